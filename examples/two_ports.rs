@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use datapath::{Config, Datapath, Port};
 use port::{
-    Armed, Body, Broken, Budget, Doorbell, Egress, Event, HEADER_MAX, Ingress, Offer, Outcome,
-    Outcomes, Piece, Queue, Received, WINDOW, Window, linearise,
+    Armed, Body, Broken, Budget, Doorbell, Egress, Event, Fragment, HEADER_MAX, Ingress, Offer,
+    Outcome, Outcomes, Queue, Received, WINDOW, Window, linearise,
 };
 use shm::Region;
 
@@ -41,7 +41,7 @@ impl Ingress for FromProgram {
             let Ok(bytes) = self.frames.try_recv() else { break };
             let Some((slot, frame)) = self.window.push() else { break };
             budget.charge(1, bytes.len());
-            // The header is private and checked. The body lies where its pieces say.
+            // The header is private and checked. The body lies where its fragments say.
             let (header, body) = bytes.split_at(bytes.len().min(HEADER_MAX));
             if bytes.len() > FRAME_MAX || frame.set_header(header).is_err() {
                 self.window.undo_push();
@@ -51,7 +51,7 @@ impl Ingress for FromProgram {
             let place = slot * FRAME_MAX;
             self.bodies[0].copy_in(place, body).map_err(Broken::new)?;
             let len = u16::try_from(body.len()).map_err(Broken::new)?;
-            frame.pieces.push(Piece::in_region(0, place as u64, len));
+            frame.fragments.push(Fragment::in_region(0, place as u64, len));
             frame.len += u32::from(len);
             received.fresh += 1;
         }

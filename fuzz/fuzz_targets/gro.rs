@@ -9,7 +9,7 @@ use std::time::Duration;
 use frame::{Frame, HEADER_MAX, WINDOW, linearise};
 use libfuzzer_sys::fuzz_target;
 use offload::{Checksum, Features, Gso, MAX_HEADER, Segmenter, complete_checksum};
-use port::{Body, FRAME_MAX, Merging, Offer, Outcome, Piece};
+use port::{Body, FRAME_MAX, Fragment, Merging, Offer, Outcome};
 use port_testing::FakeEgress;
 use shm::Region;
 use wire::headers::{Headers, Network, Transport};
@@ -105,7 +105,7 @@ fn check(sent: &[Vec<u8>], checksum: Checksum) {
         region.copy_in(n * PLACE, body).unwrap();
         if !body.is_empty() {
             let len = u16::try_from(body.len()).unwrap();
-            frame.pieces.push(Piece::in_region(0, (n * PLACE) as u64, len));
+            frame.fragments.push(Fragment::in_region(0, (n * PLACE) as u64, len));
         }
         frames.push(frame);
     }

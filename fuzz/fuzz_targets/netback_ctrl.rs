@@ -1,6 +1,6 @@
 //! Whatever a guest puts into its control ring, into the lists of pages that it wants kept mapped, into
-//! the key and table of its hash, and into its grant table, before the backend looks and between any two of
-//! its looks, with frames on their way out of these pages: the backend does not panic, maps no more than it offered, and
+//! the key and table of its hash, and into its grant table, before the backend reads and between any two of
+//! its reads, with frames on their way out of these pages: the backend does not panic, maps no more than it offered, and
 //! has nothing mapped when it is done.
 //!
 //! Input: steps of a tag byte and what it needs, see `step`. Run with
@@ -117,14 +117,14 @@ impl Write {
     }
 }
 
-/// A step: a write at once, a write between the backend's looks, or a pass of the backend.
+/// A step: a write at once, a write between the backend's reads, or a pass of the backend.
 enum Step {
     Now(Write),
     Meanwhile(Write),
     Pass,
 }
 
-/// Takes a step off the input. The tag's high bit puts a write off until the backend looks.
+/// Takes a step off the input. The tag's high bit puts a write off until the backend reads.
 fn step(input: &mut &[u8]) -> Option<Step> {
     let [tag] = take(input)?;
     let write = match tag & 0x7f {

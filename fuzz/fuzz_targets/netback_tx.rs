@@ -1,5 +1,5 @@
-//! Whatever a guest puts into its TX ring, grant table and pages, before the backend looks and
-//! between any two of its looks: it does not panic, sends on the header that it looked at, and
+//! Whatever a guest puts into its TX ring, grant table and pages, before the backend reads and
+//! between any two of its reads: it does not panic, sends on the header that it read, and
 //! leaves the memory of others alone.
 //!
 //! Input: features and channel (1 byte), then steps of a tag byte and what it needs, see `step`. Run with
@@ -106,14 +106,14 @@ impl Write {
     }
 }
 
-/// A step: a write at once, a write between the backend's looks, or a pass of the backend.
+/// A step: a write at once, a write between the backend's reads, or a pass of the backend.
 enum Step {
     Now(Write),
     Meanwhile(Write),
     Pass,
 }
 
-/// Takes a step off the input. The tag's high bit puts a write off until the backend looks.
+/// Takes a step off the input. The tag's high bit puts a write off until the backend reads.
 fn step(input: &mut &[u8]) -> Option<Step> {
     let [tag] = take(input)?;
     let write = match tag & 0x7f {

@@ -18,7 +18,7 @@ use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
 use netfront::{Config, Frontend, FrontendQueue, Received, TxBuffer};
 use offload::{Checksum, Gso, GsoKind};
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
 use store::Keys;
 
@@ -170,8 +170,8 @@ fn receive(queue: &mut FrontendQueue<MachineGuest>) -> bool {
             Err(_) => return false,
         }
         let mut sum = 0;
-        for piece in queue.rx.pieces(&frame) {
-            let Piece::Shared { region, offset, len } = piece else { panic!("shared memory") };
+        for fragment in queue.rx.fragments(&frame) {
+            let Iovec::Shared { region, offset, len } = fragment else { panic!("shared memory") };
             region.copy_out(offset, &mut vec![0; len]).unwrap();
             assert!(len > 0 && offset % PAGE + len <= PAGE);
             sum += len;

@@ -1,4 +1,4 @@
-//! Whatever a driver writes into its rings, between any two looks of the device: the device neither panics nor loops, has
+//! Whatever a driver writes into its rings, between any two reads of the device: the device neither panics nor loops, has
 //! no more chains in hand than the ring has entries, and names no byte outside of the guest's memory.
 //!
 //! Input: layout and options (1 byte), position (2 bytes), then steps of 4 bytes: where a word is written, and the word.

@@ -1,4 +1,4 @@
-//! Whatever a back-end writes into the rings of an uplink, between any two looks of the driver: the driver neither panics nor
+//! Whatever a back-end writes into the rings of an uplink, between any two reads of the driver: the driver neither panics nor
 //! loops, takes no buffer that the device does not have, none twice, and none with more bytes than were offered.
 //!
 //! Input: layout and order (1 byte), then steps of 4 bytes: where a word is written, and the word.

@@ -1,7 +1,7 @@
 //! Any stream to the store is cut into the same messages however it arrives, and a request that parses means the
 //! same when it is written again.
 //!
-//! Input: piece size (1 byte), then the stream. Run with `cargo fuzz run --features libfuzzer --sanitizer none xs_wire`.
+//! Input: part size (1 byte), then the stream. Run with `cargo fuzz run --features libfuzzer --sanitizer none xs_wire`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -21,11 +21,11 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Message>, Option<WireError>) {
+fn decode<'a>(parts: impl Iterator<Item = &'a [u8]>) -> (Vec<Message>, Option<WireError>) {
     let mut decoder = Decoder::new();
     let mut messages = Vec::new();
-    for piece in pieces {
-        decoder.push(piece);
+    for part in parts {
+        decoder.push(part);
         loop {
             match decoder.next_message() {
                 Ok(Some(message)) => messages.push(message),

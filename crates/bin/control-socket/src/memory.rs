@@ -57,16 +57,16 @@ pub struct PersistentStatus {
 pub struct KeptPages {
     /// Pages that are mapped: the active set.
     pub mapped: usize,
-    /// Look-ups of a page that found it mapped.
+    /// Lookups of a page that found it mapped.
     pub hits: u64,
-    /// Look-ups of a page that was not mapped.
+    /// Lookups of a page that was not mapped.
     pub misses: u64,
     /// Pages that lost their place to others, because as many as may be were mapped.
     pub evictions: u64,
 }
 
 impl KeptPages {
-    /// The part of look-ups that found their page mapped, 0 to 1; none without a look-up.
+    /// The part of lookups that found their page mapped, 0 to 1; none without a lookup.
     #[must_use]
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits + self.misses;

@@ -39,7 +39,7 @@ pub struct WorkerStatus {
 pub struct WorkerShares {
     /// Turns of queues with work.
     pub carrying: f64,
-    /// Looking for work.
+    /// Polling for work.
     pub polling: f64,
     /// Sleep.
     pub asleep: f64,

@@ -103,7 +103,7 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>, json: bool) -> Result<(), St
                     "no daemon serves backends of this type: start `pvnet run`, and check [xen] \
                      backend in its configuration"
                 }
-                _ => "the guest has no driver for it, or has not looked yet",
+                _ => "the guest has no driver for it, or has not noticed it yet",
             }
         )),
     }

@@ -320,7 +320,7 @@ impl Config {
         vif.settings.device(default, port)
     }
 
-    /// The MTU that a guest with this interface in the switch is told: its own, or the smallest of the uplinks.
+    /// The MTU announced to a guest with this interface in the switch: its own, or the smallest of the uplinks.
     pub fn mtu_of(&self, vif: &Vif) -> Option<u16> {
         vif.settings
             .mtu

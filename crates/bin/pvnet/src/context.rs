@@ -23,7 +23,7 @@ use crate::program::text;
 /// How long the card may take to serve a context that it was told to serve.
 const UP_LIMIT: Duration = Duration::from_secs(2);
 /// How often the status is checked meanwhile.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One of the contexts that the configuration gives to this guest, with or without a card.
 pub struct ContextDevice {
@@ -179,7 +179,7 @@ impl ContextDevice {
                     self.channel.close(self.index).map_err(text)?;
                     break;
                 }
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(CHECK_INTERVAL);
             }
             // The notice that the files are there. If it was of the end already, the status says so.
             self.changes.take();

@@ -172,13 +172,13 @@ fn serve(
     if config.daemon.low_latency {
         low_latency::start(events.clone())?;
     }
-    let stop_looking = host.platform.look_for_guests(host.limits.clone(), events.clone())?;
+    let stop_watching = host.platform.watch_for_guests(host.limits.clone(), events.clone())?;
     event::forward(host.platform.store().clone(), events)?;
     host.reach = sandbox.close();
     let watchdog = readiness.ready();
     info!(workers = host.datapath.workers(), "ready");
     Control::new(host, text, ports, last_up).run(inbox, watchdog);
-    stop_looking();
+    stop_watching();
     Ok(())
 }
 

@@ -46,7 +46,7 @@ pub fn run(name: &str, socket: &Path) -> Result<(), String> {
 
 /// Steps between two checks of the daemon's messages and of signals while there is work.
 const STEPS: u32 = 64;
-/// How long the card looks for more work before it sleeps: less costs guests a system call per batch.
+/// How long the card polls for more work before it sleeps: less costs guests a system call per batch.
 const POLL: Duration = Duration::from_micros(20);
 /// Places of one page in a cache of translations.
 const CACHE_WAYS: u32 = 4;

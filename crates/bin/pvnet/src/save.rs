@@ -81,7 +81,7 @@ impl Saving {
         Self::wait(path, change, status, pause)
     }
 
-    /// The same. As long as another command is saving, `pause` waits, and says whether to look again.
+    /// The same. As long as another command is saving, `pause` waits, and says whether to check again.
     fn wait(
         path: &Path,
         change: &Change,
@@ -155,13 +155,13 @@ fn dry_run(socket: &Path, change: Change) -> Result<ChangeReport, String> {
 /// The file that the daemon names. The daemon has fewer rights than its operator, so it must not choose what the operator writes: a file
 /// in a folder that others may change.
 fn of_daemon(status: &Status) -> Result<PathBuf, String> {
-    let told = Path::new(&status.config);
+    let reported = Path::new(&status.config);
     let name_it = "name the configuration's file with --config";
     if status.config.is_empty() {
         return Err(format!("the daemon does not say what file it has read: {name_it}"));
     }
-    let failed = |error: io::Error| format!("{}: {error}: {name_it}", told.display());
-    let file = std::fs::canonicalize(told).map_err(failed)?;
+    let failed = |error: io::Error| format!("{}: {error}: {name_it}", reported.display());
+    let file = std::fs::canonicalize(reported).map_err(failed)?;
     for path in file.ancestors() {
         let found = std::fs::metadata(path).map_err(failed)?;
         if !is_trusted(&found) {

@@ -172,7 +172,7 @@ fn kept_pages(grants: &PersistentStatus) -> Option<String> {
     let direction = |name, pages: KeptPages| {
         let KeptPages { mapped, hits, misses, evictions } = pages;
         let rate = pages.hit_rate().map_or_else(String::new, |rate| {
-            format!(", {:.1} % of {} look-ups found theirs", rate * 100.0, hits + misses)
+            format!(", {:.1} % of {} lookups found theirs", rate * 100.0, hits + misses)
         });
         format!("{name} {mapped}{rate}, {evictions} evictions")
     };
@@ -456,7 +456,7 @@ pub mod tests {
         assert_eq!(kept_pages(&grants), None);
         (grants.rx.hits, grants.rx.misses) = (999, 1);
         let line = "at most 512 pages stay mapped, now 1024 KiB: tx 56, 0 evictions; \
-                    rx 200, 99.9 % of 1000 look-ups found theirs, 3 evictions";
+                    rx 200, 99.9 % of 1000 lookups found theirs, 3 evictions";
         assert_eq!(kept_pages(&grants).as_deref(), Some(line));
     }
 

@@ -91,7 +91,7 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
             }
             Input::Due => {
                 left -= 1;
-                let after = look(&socket, before.pid)?;
+                let after = status_of(&socket, before.pid)?;
                 let new = Rates::between(&before, &after);
                 rates = Some(new.ok_or("the daemon cannot tell the machine's processor time")?);
                 before = after;
@@ -124,7 +124,7 @@ impl TopArgs {
 
 /// The status of the same daemon. A restarted daemon counts from zero, and its meter is not switched
 /// on for this process.
-fn look(socket: &Path, pid: u32) -> Result<Status, String> {
+fn status_of(socket: &Path, pid: u32) -> Result<Status, String> {
     let gone = |why| format!("the daemon (process {pid}) has gone: {why}");
     let status = control_socket::status(socket).map_err(gone)?;
     if status.pid != pid {

@@ -206,7 +206,7 @@ fn serve_rings(front: &mut Frontend) -> [EventFd; 2] {
     })
 }
 
-/// Makes holes in a memory until somebody is cut off for it. A worker that looks at a ring in such a moment sleeps until the hole is made.
+/// Makes holes in a memory until somebody is cut off for it. A worker that reads a ring in such a moment sleeps until the hole is made.
 fn make_holes(file: impl AsFd + Sync, kick: impl Fn(), is_cut_off: impl Fn() -> bool) {
     for _ in 0..8 {
         fallocate(&file, FallocateFlags::empty(), 0, HOLE).unwrap();
@@ -244,7 +244,7 @@ fn a_front_end_that_makes_holes_under_a_worker_is_cut_off() {
     assert!(UnixStream::connect(bed.socket()).is_err(), "its socket is closed");
 }
 
-/// Each of its holes takes some milliseconds, and is filled when somebody looks whether its memory shrinks.
+/// Each of its holes takes some milliseconds, and is filled when somebody checks whether its memory shrinks.
 #[test]
 fn so_is_one_that_fills_its_holes_at_once() {
     const SMALL: u64 = 12 << 20;
@@ -389,7 +389,7 @@ fn process_guest_is_cut_off() -> bool {
     let _blue = connect("blue");
     let (machine, frontend, queues) = connect("red");
     wait("both", || is_up("red") && is_up("blue"));
-    // A worker that looks at the ring in such a moment sleeps until the hole is made.
+    // A worker that reads the ring in such a moment sleeps until the hole is made.
     let event = queues[0].tx.event();
     let is_cut_off = || status("red")["reason"]["code"] == "disabled";
     make_holes(machine.memory(), || event.notify().unwrap(), is_cut_off);

@@ -275,7 +275,7 @@ fn a_card_that_does_not_answer_is_not_waited_for_long() {
 }
 
 #[test]
-fn a_card_that_cannot_be_is_told_the_next_step() {
+fn the_error_of_a_card_that_cannot_start_names_the_next_step() {
     requires!();
     let run = |mut command: std::process::Command, name: &str| {
         command.arg(name);

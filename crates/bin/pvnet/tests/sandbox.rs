@@ -75,8 +75,8 @@ fn a_daemon_without_a_sandbox_keeps_its_rights() {
     );
 }
 
-/// What a service manager gets, until it has got `words`.
-fn told(manager: &UnixDatagram, words: &str) {
+/// Reads what a service manager is notified of, until that contains `words`.
+fn expect_notification(manager: &UnixDatagram, words: &str) {
     let mut buffer = [0; 256];
     wait(words, || {
         let len = manager.recv(&mut buffer).unwrap();
@@ -91,7 +91,7 @@ fn a_service_manager_learns_of_the_start_of_each_sign_of_life_and_of_the_end() {
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(LIMIT)).unwrap();
     let mut daemon = start(folder.path(), &path);
-    told(&manager, "READY=1");
+    expect_notification(&manager, "READY=1");
     assert!(folder.path().join("control.sock").exists(), "it is ready when its sockets are there");
     let mut status = pvnet();
     status.args(["status", "--json", "--directory"]).arg(folder.path());
@@ -99,10 +99,10 @@ fn a_service_manager_learns_of_the_start_of_each_sign_of_life_and_of_the_end() {
     let file = folder.path().join("pvnet.toml").display().to_string();
     assert!(status.contains(&file), "{status}");
     // Twice: a daemon whose workers hang would have said it once at most.
-    told(&manager, "WATCHDOG=1");
-    told(&manager, "WATCHDOG=1");
+    expect_notification(&manager, "WATCHDOG=1");
+    expect_notification(&manager, "WATCHDOG=1");
     assert!(daemon.stop().unwrap().success(), "{}", daemon.stderr());
-    told(&manager, "STOPPING=1");
+    expect_notification(&manager, "STOPPING=1");
 }
 
 fn start(folder: &Path, manager: &Path) -> Process {

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_told_by_their_names() {
+    fn entries_are_recognised_by_their_names() {
         for (name, expected) in [
             ("entry_SYSCALL_64", EntryKind::SystemCall),
             ("xen_entry_SYSCALL_64", EntryKind::SystemCall),

@@ -132,12 +132,15 @@ mod tests {
             std::process::Command::new(file("pvscope-tell")).args(words).output().unwrap()
         };
         // The kernel here may have no modules and hide its addresses: the script prints what there is.
-        let told = String::from_utf8(tell(&[]).stdout).unwrap();
-        assert!(told.starts_with("\n@domain 0\n@modules\n") && told.ends_with("@end\n"), "{told}");
+        let output = String::from_utf8(tell(&[]).stdout).unwrap();
+        assert!(
+            output.starts_with("\n@domain 0\n@modules\n") && output.ends_with("@end\n"),
+            "{output}"
+        );
         let own = format!("@process {} ", std::process::id());
-        assert!(told.lines().any(|line| line.starts_with(&own)), "{told}");
-        let told = String::from_utf8(tell(&["3"]).stdout).unwrap();
-        assert!(told.starts_with("\n@domain 3\n") && !told.contains("@end"), "{told}");
+        assert!(output.lines().any(|line| line.starts_with(&own)), "{output}");
+        let output = String::from_utf8(tell(&["3"]).stdout).unwrap();
+        assert!(output.starts_with("\n@domain 3\n") && !output.contains("@end"), "{output}");
         let before = String::from_utf8(tell(&["before", "lo"]).stdout).unwrap();
         assert_eq!(before.lines().count(), 6, "{before}");
         assert!(before.starts_with("\n@before\n"), "{before}");

@@ -442,7 +442,7 @@ impl Traffic {
     }
 }
 
-/// Traffic of guests whose backend is looked at: dom0 has no program that sends or receives, but on a wire behind its network card.
+/// Traffic of guests whose backend is measured: dom0 has no program that sends or receives, but on a wire behind its network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// TCP from the guest to the other guest.

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_told_in_sentences() {
+    fn a_claim_is_described_in_sentences() {
         let weak = claim(Some(2.0));
         assert_eq!(weak.result(), "Figure 9, tx: holds weakly: × 2.00, the paper's × 3.80.");
         assert!(weak.grounds().starts_with("The paper says: fewer. Compared: misses (holds from"));

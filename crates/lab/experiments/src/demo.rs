@@ -138,7 +138,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         demo.progress.step(show::title(step));
         demo.run(step, &mut findings)?;
         demo.progress.done("");
-        output::print(&show::told(step, &findings))?;
+        output::print(&show::findings(step, &findings))?;
     }
     page::page(&findings).write(&args.report)?;
     output::print(&format!("\nThe page with plots: {}\n", args.report.display()))?;

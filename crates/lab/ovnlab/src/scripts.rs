@@ -93,10 +93,10 @@ pub(crate) fn run(testbed: &mut Testbed) -> Result<(String, bool)> {
     let link = host.node.namespace.ip(&["-d", "link", "show", "dev", DEVICE])?;
     let in_bridge = ["master xenbr0", "mtu 1400", "fe:ff:ff:ff:ff:ff", ",UP"];
     let in_bridge = in_bridge.iter().all(|word| link.contains(word));
-    let told = store.read("/local/domain/21/device/vif/0/mtu");
+    let announced = store.read("/local/domain/21/device/vif/0/mtu");
     store.script(host, "vif-bridge", "offline")?;
     let out = !host.node.namespace.ip(&["link", "show", "dev", DEVICE])?.contains("master xenbr0");
-    let seen = format!("vif-openvswitch {switch}, vif-bridge {bridge}, MTU {told}");
+    let seen = format!("vif-openvswitch {switch}, vif-bridge {bridge}, MTU {announced}");
     let both = switch == "connected" && bridge == "connected";
-    Ok((seen, both && is_port && !left && in_bridge && told == "1400" && out))
+    Ok((seen, both && is_port && !left && in_bridge && announced == "1400" && out))
 }

@@ -120,7 +120,7 @@ fn the_demo_tells_what_it_measured() {
     let mut demo = Process::capture(command).unwrap();
     demo.succeed(3 * LIMIT).unwrap();
     // Lines are wrapped at blanks that the test does not know.
-    let told = demo.stdout().split_whitespace().collect::<Vec<_>>().join(" ");
+    let shown = demo.stdout().split_whitespace().collect::<Vec<_>>().join(" ");
     for words in [
         "The kernel has no link",
         "With all mechanisms for sending",
@@ -128,7 +128,7 @@ fn the_demo_tells_what_it_measured() {
         "disabled its port: \"",
         "wall between",
     ] {
-        assert!(told.contains(words), "{words:?} is not in {told}");
+        assert!(shown.contains(words), "{words:?} is not in {shown}");
     }
     let report = checked("bench", &std::fs::read_to_string(json).unwrap());
     let rows = report["rows"].as_array().unwrap();

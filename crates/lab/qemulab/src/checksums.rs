@@ -206,7 +206,7 @@ fn route(wire: &Namespace) -> Result<Namespace> {
 }
 
 /// Sends a file from the far host to the first machine. Returns whether it arrived unchanged, and the flags that the machine's driver got.
-fn told(setup: &Setup<'_>, far: &Namespace) -> Result<(bool, Frames)> {
+fn flags_of_file(setup: &Setup<'_>, far: &Namespace) -> Result<(bool, Frames)> {
     let shell = setup.shell(0)?;
     shell.run(&format!("ip route replace {FAR} via {WIRE}"), COMMAND)?;
     let trace = Trace::start(shell, Trace::RECEIVED)?;
@@ -225,9 +225,9 @@ pub(crate) fn without_flags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         ("guest_ufo", false),
     ];
     let far = route(&setup.testbed.wire_namespace)?;
-    let (is_same_with, with) = told(setup, &far)?;
+    let (is_same_with, with) = flags_of_file(setup, &far)?;
     setup.plug_again(0, &OFF)?;
-    let (is_same_without, without) = told(setup, &far)?;
+    let (is_same_without, without) = flags_of_file(setup, &far)?;
     let (one, two) = (setup.shell(0)?, setup.shell(1)?);
     tag(setup, 3)?;
     let trace = Trace::start(one, Trace::RECEIVED)?;
@@ -241,8 +241,8 @@ pub(crate) fn without_flags(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         same.iter().filter(|same| **same).count(),
         same.len()
     );
-    let is_told = with.valid > 0 && with.unfinished > 0;
-    Ok((seen, same == [true; 3] && is_told && without.have_no_flags() && tagged.have_no_flags()))
+    let has_flags = with.valid > 0 && with.unfinished > 0;
+    Ok((seen, same == [true; 3] && has_flags && without.have_no_flags() && tagged.have_no_flags()))
 }
 
 #[cfg(test)]

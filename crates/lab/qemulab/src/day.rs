@@ -43,7 +43,7 @@ const ALL: [(&str, StepFn); 29] = [
         "devices that ask for packed rings (packed=on), and a restart of one whose port does not offer them",
         packed,
     ),
-    ("restarts where guests are told of no link (status=off)", untold),
+    ("restarts where guests get no link state (status=off)", without_link_state),
     ("devices are unplugged and plugged again", hot_plug),
     ("an orderly stop and a restart under a TCP connection", stop),
     ("kill -9 and a restart under a TCP connection", kill),
@@ -145,7 +145,7 @@ fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 }
 
 /// The daemon is stopped and killed under devices that report no link state: guests keep their neighbour entries.
-fn untold(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+fn without_link_state(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     for number in 0..setup.machines.len() {
         setup.plug_again(number, &[("status", false)])?;
     }

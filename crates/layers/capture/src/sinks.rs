@@ -18,7 +18,7 @@ pub(crate) struct PortSink {
 /// The sinks of a port's captures and recordings.
 #[derive(Default)]
 pub(crate) struct Sinks {
-    /// Whether there are any. While there are none, a batch looks at nothing else.
+    /// Whether there are any. While there are none, a batch checks nothing else.
     active: AtomicBool,
     list: RwLock<Vec<PortSink>>,
     /// How many sides have a buffer's number.

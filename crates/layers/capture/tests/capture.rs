@@ -151,7 +151,7 @@ fn the_snaplen_cuts_headers_and_bodies() {
     let point = CapturePoint::new("red");
     let mut port = Port::wrapped(&point);
     let whole = tcp_frame(1, 5000);
-    // Within the header, at its end, within the first and the second piece, the whole, and more.
+    // Within the header, at its end, within the first and the second fragment, the whole, and more.
     let snaplens = [60, 128, 129, 1000, 3000, 5053, 5054, 9000, u32::MAX];
     for snaplens in snaplens.chunks(CAPTURES_MAX) {
         let captures = snaplens

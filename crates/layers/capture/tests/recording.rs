@@ -205,14 +205,14 @@ fn a_writer_removes_neither_its_file_nor_a_later_one() {
     let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
     point.record(&recording);
     let mut port = Port::wrapped(&point);
-    let mut looks = 0;
+    let mut polls = 0;
     recording.run(files(&folder, 1 << 20, 1), &mut || {
-        looks += 1;
-        if looks == 1 {
+        polls += 1;
+        if polls == 1 {
             files(&folder, 1 << 20, 1).open_first().unwrap();
             port.carry([tcp_frame(1, 10)]);
         }
-        looks == 3
+        polls == 3
     });
     assert_eq!(folder.files(), ["span.00001.pcapng", "span.00002.pcapng"]);
     assert_eq!(folder.numbers("span.00001.pcapng"), [1]);
@@ -227,17 +227,17 @@ fn a_writer_in_whose_place_another_comes_leaves_it_its_first_file() {
     let mut port = Port::wrapped(&point);
     let keeps = Arc::<AtomicBool>::default();
     let mut next = files(&folder, 1 << 20, 1);
-    let (mut looks, mut first) = (0, String::new());
+    let (mut polls, mut first) = (0, String::new());
     // Each file has room for one packet.
     old.run(files(&folder, 1, 1).keeping(keeps.clone()), &mut || {
-        port.carry([tcp_frame(looks, 10)]);
-        looks += 1;
-        if looks == 2 {
+        port.carry([tcp_frame(polls, 10)]);
+        polls += 1;
+        if polls == 2 {
             keeps.store(true, Ordering::Release);
             next.open_first().unwrap();
             first = folder.files().pop().unwrap();
         }
-        looks == 4
+        polls == 4
     });
     let left = folder.files();
     assert!(left.contains(&first) && left.last() > Some(&first), "{first} of {left:?}");
@@ -336,12 +336,12 @@ fn on_a_disk_that_others_fill() {
     let (point, recording) = (CapturePoint::new("red"), recording(&["red"]));
     point.record(&recording);
     let mut port = Port::wrapped(&point);
-    let mut looks = 0;
+    let mut polls = 0;
     // `stop` is asked every 5 ms: the writer tries again several times.
     recording.run(files_on_disk(&folder), &mut || {
         port.carry([tcp_frame(9, 5000)]);
-        looks += 1;
-        looks == 40
+        polls += 1;
+        polls == 40
     });
     let totals = recording.totals();
     assert_eq!((totals.written, totals.lost), (0, 40));
@@ -392,10 +392,10 @@ fn on_a_small_disk() {
         next += count;
     };
     carry(200, 500);
-    let (mut looks, mut before) = (0, Vec::new());
+    let (mut polls, mut before) = (0, Vec::new());
     let mut script = || {
-        looks += 1;
-        match looks {
+        polls += 1;
+        match polls {
             2 => {
                 before = folder.recordings();
                 assert_eq!(before.len(), FILES);
@@ -414,7 +414,7 @@ fn on_a_small_disk() {
             41..60 => carry(1, 500),
             _ => assert_eq!(recording.status().error, None),
         }
-        looks == 61
+        polls == 61
     };
     recording.run(files_on_disk(&folder), &mut script);
     let totals = recording.totals();

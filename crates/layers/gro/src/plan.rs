@@ -167,7 +167,7 @@ fn mergeable(frame: &Frame) -> Option<Mergeable> {
     Mergeable::of(frame.header(), frame.len as usize, &frame.headers, frame.checksum)
 }
 
-/// Whether the frame may belong to a TCP connection that its headers do not show: a fragment, or one with headers that were not parsed.
+/// Whether the frame may belong to a TCP connection that its headers do not show: an IP fragment, or one with headers that were not parsed.
 fn is_of_unknown_flow(frame: &Frame) -> bool {
     matches!(frame.headers.transport, Transport::Fragment | Transport::Opaque)
 }
@@ -219,17 +219,17 @@ fn sum_of_payload(frame: &Frame, start: usize, body: Body<'_>) -> Option<Sum> {
     let mut sum = Sum::of(frame.header().get(start..)?);
     let mut bytes = [0; CHUNK];
     for run in frame.runs() {
-        let piece = match run {
+        let fragment = match run {
             Run::Private(bytes) => {
                 sum.add_bytes(bytes);
                 continue;
             }
-            Run::Piece(piece) => piece,
+            Run::Fragment(fragment) => fragment,
         };
-        let Place::Region { index, offset } = piece.place else { return None };
+        let Place::Region { index, offset } = fragment.place else { return None };
         let region = body.regions()?.get(usize::from(index))?;
         let mut at = usize::try_from(offset).ok()?;
-        let mut left = usize::from(piece.len);
+        let mut left = usize::from(fragment.len);
         while left > 0 {
             let chunk = &mut bytes[..left.min(CHUNK)];
             region.copy_out(at, chunk).ok()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{ALL, Batch, Bed, Segment};
 use offload::{Checksum, Features};
 use port::{
-    Body, Broken, DropReason, Egress, FRAME_MAX, Layer, Lent, Merging, Offer, Outcome, Piece,
+    Body, Broken, DropReason, Egress, FRAME_MAX, Fragment, Layer, Lent, Merging, Offer, Outcome,
 };
 use proptest::prelude::*;
 use shm::Region;
@@ -120,13 +120,13 @@ fn lengths_that_lie_are_not_merged() {
 #[test]
 fn a_body_that_is_not_there_is_not_merged_and_reads_nothing_else() {
     let row = Segment::row(Segment::first(1, LEN), 2, LEN);
-    for piece in [
-        Piece::in_region(0, 1 << 40, 1386),
-        Piece::in_region(7, 0, 1386),
-        Piece::in_region(0, u64::MAX, 1386),
+    for fragment in [
+        Fragment::in_region(0, 1 << 40, 1386),
+        Fragment::in_region(7, 0, 1386),
+        Fragment::in_region(0, u64::MAX, 1386),
     ] {
         let mut batch = Batch::of(&row);
-        batch.frames[1].pieces[0] = piece;
+        batch.frames[1].fragments[0] = fragment;
         let mut bed = Bed::new(ALL);
         assert_eq!(bed.deliver(&batch), [Outcome::Delivered, Outcome::SourceFault]);
         // A checksum that counts as right is not read: the frame and all that it is merged with are lost, to their own sender only.
@@ -212,16 +212,19 @@ fn what_the_port_does_not_take_whole_is_not_merged() {
 }
 
 #[test]
-fn segments_in_many_pieces_make_no_frame_of_more_runs_than_ports_take() {
+fn segments_in_many_fragments_make_no_frame_of_more_runs_than_ports_take() {
     let mut batch = Batch::of(&Segment::row(Segment::first(1, 100 + 17 * 8), 30, 100 + 17 * 8));
     for frame in &mut batch.frames {
-        let Some(piece) = frame.pieces.pop() else { panic!("a body") };
-        let port::Place::Region { offset, .. } = piece.place else { panic!("mapped") };
-        let ends = (0..=piece.len).step_by(usize::from(piece.len) / 17).take(17).chain([piece.len]);
+        let Some(fragment) = frame.fragments.pop() else { panic!("a body") };
+        let port::Place::Region { offset, .. } = fragment.place else { panic!("mapped") };
+        let ends = (0..=fragment.len)
+            .step_by(usize::from(fragment.len) / 17)
+            .take(17)
+            .chain([fragment.len]);
         let ends: Vec<_> = ends.collect();
         for range in ends.windows(2).filter(|range| range[0] < range[1]) {
             let at = offset + u64::from(range[0]);
-            frame.pieces.push(Piece::in_region(0, at, range[1] - range[0]));
+            frame.fragments.push(Fragment::in_region(0, at, range[1] - range[0]));
         }
     }
     let mut bed = Bed::new(ALL);

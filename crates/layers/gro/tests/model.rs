@@ -189,7 +189,7 @@ proptest! {
             let headers = Headers::parse(bytes).unwrap();
             headers.ports(bytes).map(<[u8]>::to_vec)
         };
-        // Behind a frame whose flow cannot be told, rows begin anew.
+        // Behind a frame whose flow is unknown, rows begin anew.
         let is_known = |frame: &Frame| {
             !matches!(frame.headers.transport, Transport::Fragment | Transport::Opaque)
         };

@@ -116,7 +116,7 @@ fn mask_v6(prefix_len: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(prefix_len)).unwrap_or(0)
 }
 
-/// A set of [`Allowed`], sorted by kind for one look per frame.
+/// A set of [`Allowed`], sorted by kind for one lookup per frame.
 pub(crate) struct Addresses {
     /// Network and mask.
     v4: Box<[(u32, u32)]>,

@@ -76,7 +76,7 @@
 //!
 //! # Cost
 //! A comparison of the MAC address and one of each allowed address of the frame's protocol, per
-//! frame. No lock, no allocation, no look at the frame's body.
+//! frame. No lock, no allocation, no access to the frame's body.
 
 #![forbid(unsafe_code)]
 

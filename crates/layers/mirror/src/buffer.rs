@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offload::Checksum;
-use port::{Body, Doorbell, FRAME_MAX, Frame, HEADER_MAX, Lent, Piece, linearise};
+use port::{Body, Doorbell, FRAME_MAX, Fragment, Frame, HEADER_MAX, Lent, linearise};
 use shm::Region;
 
 /// The most copies in a buffer. It uses memory for as many as were in it at once, up to 64 KiB each.
@@ -124,7 +124,7 @@ impl Buffer {
         linearise(frame, body, whole).ok()?;
         let len = whole.len().min(self.snaplen);
         let mut copy =
-            Frame { pieces: Default::default(), tail: None, lent: Lent::NONE, ..frame.clone() };
+            Frame { fragments: Default::default(), tail: None, lent: Lent::NONE, ..frame.clone() };
         if len < whole.len() {
             // A frame that was cut can be neither segmented nor have its checksum completed.
             (copy.gso, copy.checksum) = (None, Checksum::Unknown);
@@ -136,7 +136,11 @@ impl Buffer {
         if !rest.is_empty() {
             let offset = usize::from(place) * STRIDE;
             self.regions.first()?.copy_in(offset, rest).ok()?;
-            copy.pieces.push(Piece::in_region(0, offset as u64, u16::try_from(rest.len()).ok()?));
+            copy.fragments.push(Fragment::in_region(
+                0,
+                offset as u64,
+                u16::try_from(rest.len()).ok()?,
+            ));
         }
         Some(copy)
     }

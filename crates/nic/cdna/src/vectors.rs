@@ -3,7 +3,7 @@
 //! A vector is a set of contexts that were updated. The card writes it, moves the producer index
 //! (release), and then, after a full barrier, reads [`ASLEEP`]: if that is not 0, it interrupts the
 //! hypervisor. The hypervisor takes all vectors, moves the consumer index, and before it sleeps it sets `ASLEEP` and, after a
-//! full barrier, looks at the producer index again. The card writes no vector that was not read: while the
+//! full barrier, reads the producer index again. The card writes no vector that was not read: while the
 //! ring is full, it collects contexts in a vector that it keeps.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

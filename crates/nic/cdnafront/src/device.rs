@@ -9,7 +9,7 @@ use cdna::{Enable, Mailbox, Status};
 use netdev::{Buffer, Burst, Device, Gone, Metadata, Refused};
 use offload::Features;
 use port::Event;
-use shm::Piece;
+use shm::Iovec;
 use wire::ethernet::MacAddr;
 
 use crate::Fault;
@@ -143,8 +143,8 @@ impl netdev::Queue for CardQueue {
     }
 
     #[inline]
-    fn pieces<'a>(&'a self, frame: &'a ReceivedFrame) -> impl Iterator<Item = Piece<'a>> {
-        self.rx.pieces(frame)
+    fn fragments<'a>(&'a self, frame: &'a ReceivedFrame) -> impl Iterator<Item = Iovec<'a>> {
+        self.rx.fragments(frame)
     }
 
     #[inline]

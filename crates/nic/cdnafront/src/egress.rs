@@ -11,7 +11,7 @@ use port::{
     ALL_SEGMENTS, Body, Broken, BufferSupply, DropReason, Egress, Event, Finisher, Frame, Offer,
     Outcome, SEGMENTS_MAX, ScatterList,
 };
-use shm::Piece;
+use shm::Iovec;
 
 use crate::Fault;
 use crate::tx::{CopyError, TxRing};
@@ -91,21 +91,21 @@ impl ContextEgress {
         let Frame { len, checksum, gso, .. } = *frame;
         let metadata = Metadata { len: len as usize, checksum, gso };
         if !frame.has_body() {
-            return put(tx, metadata, [Piece::Private(frame.header())]);
+            return put(tx, metadata, [Iovec::Private(frame.header())]);
         }
         if let Some(list) = ScatterList::of(frame, body) {
             meter.note(Counted::DriverBytes, u64::from(len) - u64::from(frame.header_len));
             return put(tx, metadata, list.all());
         }
         let whole = finisher.whole(frame, body)?;
-        put(tx, metadata, [Piece::Private(whole)])
+        put(tx, metadata, [Iovec::Private(whole)])
     }
 
     /// Sends a frame whose checksum the card does not complete.
     fn complete(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
         let whole = self.finisher.complete(frame, body)?;
         let metadata = Metadata { len: whole.len(), checksum: Checksum::Unknown, gso: None };
-        put(&mut self.tx, metadata, [Piece::Private(whole)])
+        put(&mut self.tx, metadata, [Iovec::Private(whole)])
     }
 
     /// Sends a frame that the card does not segment. If the card sums, the payload is copied once.
@@ -117,7 +117,7 @@ impl ContextEgress {
         let Some(list) = list else {
             let put = |segment: &[u8]| {
                 let metadata = Metadata { len: segment.len(), checksum, gso: None };
-                put(tx, metadata, [Piece::Private(segment)])
+                put(tx, metadata, [Iovec::Private(segment)])
             };
             return finisher.contiguous_segments(frame, body, ALL_SEGMENTS, put).map(drop);
         };
@@ -126,9 +126,9 @@ impl ContextEgress {
         let mut header = [0; MAX_HEADER];
         while let Some(segment) = segments.next(&mut header) {
             let len = segment.header_len + segment.payload.len();
-            let header = Piece::Private(&header[..segment.header_len]);
-            let pieces = std::iter::once(header).chain(list.range(segment.payload));
-            put(tx, Metadata { len, checksum, gso: None }, pieces)?;
+            let header = Iovec::Private(&header[..segment.header_len]);
+            let iovecs = std::iter::once(header).chain(list.range(segment.payload));
+            put(tx, Metadata { len, checksum, gso: None }, iovecs)?;
         }
         Ok(())
     }
@@ -173,9 +173,9 @@ impl Egress for ContextEgress {
 fn put<'a>(
     tx: &mut TxRing,
     metadata: Metadata,
-    pieces: impl IntoIterator<Item = Piece<'a>>,
+    iovecs: impl IntoIterator<Item = Iovec<'a>>,
 ) -> Result<(), Outcome> {
-    match tx.copy(pieces) {
+    match tx.copy(iovecs) {
         Ok(copied) if copied == metadata.len => {}
         Err(CopyError::Room) => return Err(Outcome::Dropped(DropReason::TooLarge)),
         Ok(_) | Err(CopyError::Source) => return Err(Outcome::SourceFault),

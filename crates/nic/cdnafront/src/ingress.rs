@@ -13,7 +13,7 @@ use cdna::descriptor::FRAGMENTS_MAX;
 use hypervisor::PAGE_SIZE;
 use netdev::Metadata;
 use port::{
-    Armed, Body, Broken, Budget, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes, Piece,
+    Armed, Body, Broken, Budget, Event, FRAME_MAX, Fragment, Frame, HEADER_MAX, Ingress, Outcomes,
     WINDOW, Window,
 };
 
@@ -134,13 +134,13 @@ pub(crate) fn fill(frame: &mut Frame, rx: &RxRing, received: &ReceivedFrame) -> 
     }
     let header_len = len.min(HEADER_MAX);
     let mut header = &mut frame.bytes[..header_len];
-    frame.pieces.clear();
+    frame.fragments.clear();
     for part in received.parts() {
         let start = part.page as usize * PAGE_SIZE;
         let (now, rest) = header.split_at_mut(header.len().min(part.len.into()));
         rx.memory().region().copy_out(start, now).ok()?;
         header = rest;
-        frame.pieces.push(Piece::in_region(0, start as u64, part.len));
+        frame.fragments.push(Fragment::in_region(0, start as u64, part.len));
     }
     // At most HEADER_MAX, and at most FRAME_MAX.
     (frame.header_len, frame.len) = (header_len as u8, len as u32);

@@ -65,7 +65,7 @@ impl Pages {
             events = events | mailbox.event();
         }
         word(&self.context, context::EVENTS).fetch_or(events.word(), Ordering::SeqCst);
-        // The card sets its sleep word before it looks at the events for the last time.
+        // The card sets its sleep word before its final check of the events.
         fence(Ordering::SeqCst);
         let is_asleep = || word(&self.completion, completion::ASLEEP).load(Ordering::Relaxed) != 0;
         if wake == Wake::IfAsleep && is_asleep() {

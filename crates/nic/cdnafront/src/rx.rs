@@ -14,7 +14,7 @@ use cdna::{Flags, RxCompletion};
 use hypervisor::PAGE_SIZE;
 use netdev::Metadata;
 use offload::{Checksum, Gso};
-use shm::Piece;
+use shm::Iovec;
 
 use crate::Fault;
 use crate::call_page::BATCH;
@@ -144,11 +144,11 @@ impl RxRing {
 
     /// The bytes of a frame, in order.
     #[inline]
-    pub(crate) fn pieces<'a>(
+    pub(crate) fn fragments<'a>(
         &'a self,
         frame: &'a ReceivedFrame,
-    ) -> impl Iterator<Item = Piece<'a>> {
-        frame.parts.iter().map(|part| Piece::Shared {
+    ) -> impl Iterator<Item = Iovec<'a>> {
+        frame.parts.iter().map(|part| Iovec::Shared {
             region: self.memory.region(),
             offset: part.page as usize * PAGE_SIZE,
             len: part.len.into(),

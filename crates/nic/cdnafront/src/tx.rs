@@ -17,7 +17,7 @@ use cdna::{Flags, Offload};
 use hypervisor::PAGE_SIZE;
 use netdev::{Buffer, Burst, Metadata, Refused};
 use offload::{Checksum, Gso};
-use shm::{OutOfBounds, Piece, Region};
+use shm::{Iovec, OutOfBounds, Region};
 
 use crate::Fault;
 use crate::call_page::BATCH;
@@ -110,15 +110,15 @@ impl TxRing {
     /// Copies a frame's bytes into [`buffers`](Self::buffers). Returns how many.
     ///
     /// # Errors
-    /// A piece does not lie in its region.
+    /// An iovec does not lie in its region.
     pub(crate) fn copy<'a>(
         &self,
-        pieces: impl IntoIterator<Item = Piece<'a>>,
+        iovecs: impl IntoIterator<Item = Iovec<'a>>,
     ) -> Result<usize, CopyError> {
         let mut to =
             Cursor { memory: self.memory.region(), runs: self.runs(), taken: 0, copied: 0 };
-        for piece in pieces {
-            to.copy(piece)?;
+        for iovec in iovecs {
+            to.copy(iovec)?;
         }
         Ok(to.copied)
     }
@@ -182,7 +182,7 @@ impl TxRing {
         self.ring.announce();
     }
 
-    /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Looking seldom
+    /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Checking seldom
     /// saves cache misses. Where calls of the hypervisor are needed, [enough](Self::enough) must be sent.
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<(), Fault> {
@@ -261,10 +261,10 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    fn copy(&mut self, piece: Piece<'_>) -> Result<(), CopyError> {
-        let len = match piece {
-            Piece::Shared { len, .. } => len,
-            Piece::Private(bytes) => bytes.len(),
+    fn copy(&mut self, iovec: Iovec<'_>) -> Result<(), CopyError> {
+        let len = match iovec {
+            Iovec::Shared { len, .. } => len,
+            Iovec::Private(bytes) => bytes.len(),
         };
         let mut done = 0;
         while done < len {
@@ -276,11 +276,11 @@ impl Cursor<'_> {
                 continue;
             }
             let to = first * PAGE_SIZE + self.taken;
-            match piece {
-                Piece::Shared { region, offset, .. } => {
+            match iovec {
+                Iovec::Shared { region, offset, .. } => {
                     Region::copy_between(region, offset + done, self.memory, to, now)?;
                 }
-                Piece::Private(bytes) => self.memory.copy_in(to, &bytes[done..done + now])?,
+                Iovec::Private(bytes) => self.memory.copy_in(to, &bytes[done..done + now])?,
             }
             self.taken += now;
             self.copied += now;

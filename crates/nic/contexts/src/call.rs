@@ -15,7 +15,7 @@ pub struct MalformedCall {
     pub serial: u32,
 }
 
-/// Writes the answer of a call: its serial number last, since the guest looks for that.
+/// Writes the answer of a call: its serial number last, since the guest polls it.
 ///
 /// # Errors
 /// The page is too short.
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_lies_where_the_guest_looks() {
+    fn an_answer_lies_where_the_guest_polls() {
         let page = page(1, 0);
         let answer = Answer { serial: 5, status: 6, value: 7, reserved: 0 };
         write_answer(&page, answer).unwrap();

@@ -136,7 +136,7 @@ impl<O: PageOwner> Context<O> {
         }
     }
 
-    /// Notes that the card is told to revoke the context. Returns false if it was told before. The first reason is kept.
+    /// Notes that the card is told to revoke the context. Returns false if that was noted before. The first reason is kept.
     pub(crate) fn revoke(&mut self, reason: Reason) -> bool {
         let reason = match self.state {
             State::Free | State::Active => reason,

@@ -102,7 +102,7 @@ impl<O: PageOwner> Contexts<O> {
         (0..=u8::MAX).map(ContextId::new).zip(self.slots.iter().map(lock))
     }
 
-    /// Assigns a context that is free. Returns the generation, which the card is told. A static table is
+    /// Assigns a context that is free. Returns the generation, for the card. A static table is
     /// filled before this returns.
     ///
     /// # Errors
@@ -150,19 +150,19 @@ impl<O: PageOwner> Contexts<O> {
 
     /// Takes away the contexts of a domain that has ended. Returns those that the card has to revoke.
     pub fn owner_ended(&self, owner: DomId) -> Vec<(ContextId, u32)> {
-        let mut told = Vec::new();
+        let mut revoked = Vec::new();
         for (id, mut slot) in self.all() {
             let generation = slot.generation;
             let context = slot.context.as_mut().filter(|context| context.owner() == owner);
             if context.is_some_and(|context| context.revoke(Reason::OwnerEnded)) {
-                told.push((id, generation));
+                revoked.push((id, generation));
             }
         }
-        told
+        revoked
     }
 
     /// The card has revoked a context and is quiet: its references are released, and it is free. Returns
-    /// how it ended; none if the report is not of its present assignment, or the card was not told.
+    /// how it ended; none if the report is not of its present assignment, or the card was not told to revoke it.
     pub fn revoked(&self, context: ContextId, generation: u32) -> Option<Ended> {
         let mut slot = self.slot(context)?;
         let state = slot.context.as_ref()?.state();

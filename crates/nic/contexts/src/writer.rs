@@ -8,7 +8,7 @@ use zerocopy::{IntoBytes, transmute};
 
 /// Writes descriptors.
 ///
-/// A guest can move its producer index at any moment, so the card may look at a descriptor while it is
+/// A guest can move its producer index at any moment, so the card may read a descriptor while it is
 /// written. Its sequence number is written last. The card must read that first: then it either finds the
 /// old number, which is a fault, or all of the new descriptor.
 #[derive(Clone, Copy, Debug)]

@@ -235,7 +235,7 @@ fn an_assignment_takes_what_it_needs_and_a_free_context() {
     assert_eq!(assign(1, memory(64), hypervisor), Ok(1));
     assert_eq!(assign(1, memory(64), hypervisor), Err(AssignError::InUse));
     assert_eq!(contexts.revoke(ContextId::new(1), Reason::Requested), Some(1));
-    assert_eq!(contexts.revoke(ContextId::new(1), Reason::Requested), None, "told once");
+    assert_eq!(contexts.revoke(ContextId::new(1), Reason::Requested), None, "revoked once");
     assert_eq!(assign(1, memory(64), hypervisor), Err(AssignError::InUse), "not quiet yet");
     assert!(contexts.revoked(ContextId::new(1), 1).is_some());
     assert_eq!(assign(1, memory(64), hypervisor), Ok(2));

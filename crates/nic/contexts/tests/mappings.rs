@@ -129,8 +129,8 @@ impl World {
                 self.asleep = false;
             }
             Op::Revoke => {
-                let told = self.contexts.revoke(CONTEXT, Reason::Requested);
-                assert_eq!(told.is_some(), !self.revoked);
+                let revoked = self.contexts.revoke(CONTEXT, Reason::Requested);
+                assert_eq!(revoked.is_some(), !self.revoked);
                 self.revoked = true;
             }
             _ => {}

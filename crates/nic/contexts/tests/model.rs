@@ -200,17 +200,17 @@ impl World {
             Op::TakeBack(page) => self.owner.take_back(page),
             Op::Assign(start) => self.assign(start),
             Op::Revoke => {
-                let told = self.contexts.revoke(CONTEXT, Reason::Requested);
+                let revoked = self.contexts.revoke(CONTEXT, Reason::Requested);
                 let assigned = self.assigned.as_mut().filter(|assigned| !assigned.revoked);
-                assert_eq!(told, assigned.as_ref().map(|assigned| assigned.generation));
+                assert_eq!(revoked, assigned.as_ref().map(|assigned| assigned.generation));
                 assigned.into_iter().for_each(|assigned| assigned.revoked = true);
             }
             Op::Die => {
                 self.owner.kill();
                 self.alive = false;
-                let told = self.contexts.owner_ended(self.owner.id());
+                let revoked = self.contexts.owner_ended(self.owner.id());
                 let assigned = self.assigned.as_mut().filter(|assigned| !assigned.revoked);
-                assert_eq!(told.len(), usize::from(assigned.is_some()));
+                assert_eq!(revoked.len(), usize::from(assigned.is_some()));
                 assigned.into_iter().for_each(|assigned| assigned.revoked = true);
             }
             Op::Quiet => {

@@ -12,7 +12,7 @@ use crate::interrupts::Interrupts;
 use crate::receive::Receiver;
 use crate::transmit::{Blocked, Transmitter};
 
-/// How long the card waits before it looks whether the ring of interrupt vectors has room again.
+/// How long the card waits before it checks whether the ring of interrupt vectors has room again.
 const VECTORS_RETRY: u64 = 50_000;
 
 /// What a card is like.
@@ -200,7 +200,7 @@ impl<B: Bus, W: Wire> Card<B, W> {
     /// Prepares to wait for doorbells. Returns whether the caller may wait; if not, a mailbox was written meanwhile, and
     /// the next step is due at once. The next step ends the sleep.
     ///
-    /// Without the second look at the event words, a mailbox that was written between the last step and the sleep word
+    /// Without the final check of the event words, a mailbox that was written between the last step and the sleep word
     /// would wait for the next doorbell, which might never ring.
     pub fn fall_asleep(&mut self) -> bool {
         if !self.contexts.bus.fall_asleep() {

@@ -54,7 +54,7 @@ impl Coalescer {
 
     /// The guest wants an interrupt for what is completed after the index `after`. `published` is the index that it can see.
     ///
-    /// If `published` is past `after` already, the guest looked too early: an earlier interrupt may have announced what it
+    /// If `published` is past `after` already, the guest polled too early: an earlier interrupt may have announced what it
     /// did not see. So that counts again, as one frame.
     pub(crate) fn arm(&mut self, after: u32, published: u32, now: u64) {
         (self.is_armed, self.after) = (true, after);
@@ -263,7 +263,7 @@ mod tests {
         assert!(coalescer.is_due(110));
         coalescer.announced(110);
         coalescer.arm(4, 5, 120);
-        assert!(coalescer.is_due(120), "the guest looked too early");
+        assert!(coalescer.is_due(120), "the guest polled too early");
         coalescer.announced(120);
         coalescer.set_one_shot(true);
         coalescer.note(1, 6, 130);

@@ -252,7 +252,7 @@ fn slots_before_end(index: u32) -> usize {
     ring::contiguous(index, ring::SLOTS) as usize
 }
 
-/// A frame, `head` and then `body`, that is taken piece by piece.
+/// A frame, `head` and then `body`, that is taken part by part.
 pub(crate) struct Parts<'a> {
     pub(crate) head: &'a [u8],
     pub(crate) body: &'a [u8],

@@ -9,7 +9,7 @@ const SLOTS: usize = 4 * CONTEXTS_MAX;
 
 /// The addresses of all contexts.
 ///
-/// A slot is an address in its upper 48 bits and, below, the context's number plus 1; 0 is free. A look-up begins at
+/// A slot is an address in its upper 48 bits and, below, the context's number plus 1; 0 is free. A lookup begins at
 /// the address's slot and ends at a free one.
 #[derive(Debug)]
 pub(crate) struct Stations {
@@ -21,7 +21,7 @@ fn key(mac: MacAddr) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-/// Where the look-up of a key begins.
+/// Where the lookup of a key begins.
 fn start(key: u64) -> usize {
     // Fibonacci hashing: the upper bits of the product depend on all bits of the key.
     let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLOTS.ilog2());

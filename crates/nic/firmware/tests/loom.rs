@@ -3,7 +3,7 @@
 //!
 //! Shown: a mailbox that is written is read, though the card falls asleep at any moment, and it leads to the
 //! descriptors that were written before it; every interrupt vector is taken, once, and none is overwritten before. loom
-//! reports the deadlock when a side sleeps for ever. The control tests leave out a barrier or a look and must fail.
+//! reports the deadlock when a side sleeps for ever. The control tests leave out a barrier or a check and must fail.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -32,18 +32,18 @@ struct Words {
     sequence: [AtomicU32; 2],
     /// What the card leaves out.
     has_barrier: bool,
-    looks_again: bool,
+    checks_again: bool,
 }
 
 impl Words {
-    fn new(has_barrier: bool, looks_again: bool) -> Arc<Self> {
+    fn new(has_barrier: bool, checks_again: bool) -> Arc<Self> {
         let zero = || AtomicU32::new(0);
         // Slots of the last round.
         let sequence = [0, 1].map(|n| AtomicU32::new(u32::wrapping_sub(n, ring::SLOTS)));
         // The context was enabled.
         let events = AtomicU32::new(Mailbox::Enable.event().word());
         let (producer, asleep) = (zero(), zero());
-        Arc::new(Self { producer, events, asleep, sequence, has_barrier, looks_again })
+        Arc::new(Self { producer, events, asleep, sequence, has_barrier, checks_again })
     }
 }
 
@@ -56,7 +56,7 @@ struct Pages {
 
 impl ContextPages for Pages {
     fn events(&self) -> u32 {
-        if self.is_falling_asleep.get() && !self.words.looks_again {
+        if self.is_falling_asleep.get() && !self.words.checks_again {
             return 0;
         }
         self.words.events.load(Ordering::Relaxed)
@@ -110,9 +110,9 @@ enum LeavesOut {
     Nothing,
     CardsBarrier,
     HypervisorsBarrier,
-    HypervisorsSecondLook,
+    HypervisorsFinalCheck,
     /// The card takes the ring for empty.
-    CardsLookAtTheConsumer,
+    CardsCheckOfTheConsumer,
 }
 
 impl VectorWords {
@@ -140,7 +140,7 @@ impl VectorPage for Vectors {
     fn consumer(&self) -> u32 {
         let (consumer, producer) = (&self.0.consumer, self.0.producer.load(Ordering::Relaxed));
         let consumer = match self.0.leaves_out {
-            LeavesOut::CardsLookAtTheConsumer => producer,
+            LeavesOut::CardsCheckOfTheConsumer => producer,
             _ => consumer.load(Ordering::Acquire),
         };
         // The card's ring is longer: it is full when this one is.
@@ -168,8 +168,8 @@ struct Ring {
 
 impl VectorRing for Ring {
     fn producer(&self) -> u32 {
-        let looks = self.words.leaves_out != LeavesOut::HypervisorsSecondLook;
-        if looks || !self.is_falling_asleep.get() {
+        let checks = self.words.leaves_out != LeavesOut::HypervisorsFinalCheck;
+        if checks || !self.is_falling_asleep.get() {
             self.seen.set(self.words.producer.load(Ordering::Acquire));
         }
         self.seen.get()
@@ -257,11 +257,11 @@ fn guest(words: &Words, total: u32, has_barrier: bool, doorbell: &Notify) {
 }
 
 /// A guest sends frames to a card that sleeps whenever it can.
-fn mailboxes(total: u32, guest_has_barrier: bool, card_has_barrier: bool, looks_again: bool) {
+fn mailboxes(total: u32, guest_has_barrier: bool, card_has_barrier: bool, checks_again: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        let words = Words::new(card_has_barrier, looks_again);
+        let words = Words::new(card_has_barrier, checks_again);
         let doorbell = Arc::new(Notify::new());
         let (theirs, bell) = (words.clone(), doorbell.clone());
         let other = thread::spawn(move || guest(&theirs, total, guest_has_barrier, &bell));
@@ -300,7 +300,7 @@ fn without_the_cards_barrier_a_mailbox_write_is_missed() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_second_look_a_mailbox_write_is_missed() {
+fn without_the_final_check_a_mailbox_write_is_missed() {
     mailboxes(1, true, true, false);
 }
 
@@ -377,12 +377,12 @@ fn without_the_hypervisors_barrier_a_vector_is_missed() {
 
 #[test]
 #[should_panic(expected = "maximum number of branches")]
-fn without_the_hypervisors_second_look_a_vector_is_missed() {
-    interrupts(LeavesOut::HypervisorsSecondLook);
+fn without_the_hypervisors_final_check_a_vector_is_missed() {
+    interrupts(LeavesOut::HypervisorsFinalCheck);
 }
 
 #[test]
 #[should_panic]
-fn without_the_cards_look_at_the_consumer_index_a_vector_is_overwritten() {
-    interrupts(LeavesOut::CardsLookAtTheConsumer);
+fn without_the_cards_check_of_the_consumer_index_a_vector_is_overwritten() {
+    interrupts(LeavesOut::CardsCheckOfTheConsumer);
 }

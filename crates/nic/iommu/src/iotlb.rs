@@ -99,7 +99,7 @@ impl Iotlb {
 
     /// The cached entry of a page. Counts a hit or a miss.
     #[inline]
-    pub fn look_up(&mut self, page: u32) -> Option<Entry> {
+    pub fn lookup(&mut self, page: u32) -> Option<Entry> {
         let found = |line: &&mut CachedEntry| line.page == page && line.entry.is_valid();
         let entry = self.set(page).iter_mut().find(found).map(|line| line.entry);
         match entry {
@@ -162,14 +162,14 @@ mod tests {
             let mut cache = Iotlb::new(Geometry { entries: 8, ways });
             (0..8).for_each(|page| cache.insert(page, entry(page)));
             for page in 0..8 {
-                assert_eq!(cache.look_up(page), Some(entry(page)), "{ways} ways");
+                assert_eq!(cache.lookup(page), Some(entry(page)), "{ways} ways");
             }
-            assert_eq!(cache.look_up(8), None);
+            assert_eq!(cache.lookup(8), None);
             cache.invalidate(2..4);
-            assert_eq!(cache.look_up(1), Some(entry(1)));
-            assert_eq!((cache.look_up(2), cache.look_up(3)), (None, None));
+            assert_eq!(cache.lookup(1), Some(entry(1)));
+            assert_eq!((cache.lookup(2), cache.lookup(3)), (None, None));
             cache.invalidate(0..u32::MAX);
-            assert_eq!(cache.look_up(7), None);
+            assert_eq!(cache.lookup(7), None);
             assert_eq!(cache.count().hits, 9);
             assert_eq!(cache.count().misses, 4);
         }
@@ -181,12 +181,12 @@ mod tests {
         for page in [0, 2, 4] {
             cache.insert(page, entry(page));
         }
-        assert_eq!(cache.look_up(0), None);
-        assert_eq!((cache.look_up(2), cache.look_up(4)), (Some(entry(2)), Some(entry(4))));
+        assert_eq!(cache.lookup(0), None);
+        assert_eq!((cache.lookup(2), cache.lookup(4)), (Some(entry(2)), Some(entry(4))));
         cache.insert(6, entry(6));
-        assert_eq!((cache.look_up(2), cache.look_up(6)), (None, Some(entry(6))));
+        assert_eq!((cache.lookup(2), cache.lookup(6)), (None, Some(entry(6))));
         cache.clear();
-        assert_eq!(cache.look_up(4), None);
+        assert_eq!(cache.lookup(4), None);
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         cache.insert(1, entry(1));
         cache.invalidate(0..9);
         cache.clear();
-        assert_eq!(cache.look_up(1), None);
+        assert_eq!(cache.lookup(1), None);
         assert!(Geometry { entries: 0, ways: 0 }.is_sound());
         assert!(Geometry::default().is_sound());
         assert!(!Geometry { entries: 12, ways: 4 }.is_sound());

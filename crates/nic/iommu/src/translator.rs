@@ -66,7 +66,7 @@ impl<T: ReadTable, P: Invalidation> Translator<T, P> {
             .and_then(|page| u32::try_from(page).ok())
             .filter(|page| *page < self.table.pages())
             .ok_or(fault(FaultKind::Outside))?;
-        let entry = match self.iotlb.look_up(page) {
+        let entry = match self.iotlb.lookup(page) {
             Some(entry) => entry,
             None => {
                 let entry = self.table.load(page);

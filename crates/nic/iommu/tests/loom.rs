@@ -167,7 +167,7 @@ fn check(omitted: Omitted, pages: &'static [u32], card: fn(&mut Card, &Shared)) 
     });
 }
 
-/// Transfers, with a look at the requests between them.
+/// Transfers, with a check of the requests between them.
 fn busy(card: &mut Card, memory: &Shared) {
     transfer(card, memory, 0);
     card.serve();

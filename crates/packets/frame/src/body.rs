@@ -12,7 +12,7 @@ use shm::Region;
 
 use crate::Frame;
 
-/// The memory that the pieces of a batch of frames lie in. It may belong to any platform, or to
+/// The memory that the fragments of a batch of frames lie in. It may belong to any platform, or to
 /// none.
 #[derive(Clone, Copy)]
 pub enum Body<'a> {
@@ -31,7 +31,7 @@ pub enum Body<'a> {
 
 /// The buffers of an ingress port in which whole frames lie.
 pub trait ReceiveBuffers {
-    /// The memory in which the pieces lie.
+    /// The memory in which the fragments lie.
     fn regions(&self) -> &Arc<[Region]>;
 
     /// Keeps a frame in hand: its private header and its body, in one run of `len` bytes. Any number
@@ -89,16 +89,16 @@ impl fmt::Debug for Body<'_> {
     }
 }
 
-/// One contiguous run of a frame's bytes.
+/// A contiguous part of a frame's body, as Linux' `skb_frag_t`. (A part of an IP datagram is an IP fragment.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Fragment {
     /// Where it lies.
     pub place: Place,
     /// How many bytes.
     pub len: u16,
 }
 
-/// Where a piece lies.
+/// Where a fragment lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Within one page that the sender grants.
@@ -112,15 +112,15 @@ pub enum Place {
     },
 }
 
-impl Piece {
-    /// A piece of a granted page.
+impl Fragment {
+    /// A fragment of a granted page.
     #[inline]
     #[must_use]
     pub fn granted(granted: Granted, len: u16) -> Self {
         Self { place: Place::Grant(granted), len }
     }
 
-    /// A piece of the region `index`, from its byte `offset` on.
+    /// A fragment of the region `index`, from its byte `offset` on.
     #[inline]
     #[must_use]
     pub fn in_region(index: u16, offset: u64, len: u16) -> Self {
@@ -144,7 +144,7 @@ impl Piece {
     }
 }
 
-/// The memory that pieces lie in, as one platform reaches it.
+/// The memory that fragments lie in, as one platform reaches it.
 #[derive(Debug)]
 pub enum Memory<'a, P> {
     /// Pages that a peer of the platform grants.
@@ -161,14 +161,14 @@ pub enum Memory<'a, P> {
 }
 
 impl<P> Memory<'_, P> {
-    /// The bytes of `piece` from its byte `skip` on, `len` of them.
+    /// The bytes of `fragment` from its byte `skip` on, `len` of them.
     ///
     /// A place that this memory does not have becomes a source of no bytes, which every copy
     /// refuses.
     #[inline]
-    pub fn source(&self, piece: &Piece, skip: u16, len: u16) -> Source<'_, P> {
+    pub fn source(&self, fragment: &Fragment, skip: u16, len: u16) -> Source<'_, P> {
         const NOTHING: &[u8] = &[];
-        match (self, piece.place) {
+        match (self, fragment.place) {
             (Self::Granted { peer, mapped }, Place::Grant(granted)) => {
                 granted.skip(skip).source(peer, mapped.as_ref(), len)
             }
@@ -197,7 +197,7 @@ pub const LENT_MAX: usize = 17;
 /// The buffers of an egress queue in which a frame's body lies already.
 ///
 /// An ingress queue borrowed them. If the frame is for the queue that lent them, its body is not
-/// copied. For any other, the body is where the frame's pieces say, as that of any frame.
+/// copied. For any other, the body is where the frame's fragments say, as that of any frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lent {
     /// Which egress queue lent them. No two of a process have the same number.

@@ -4,7 +4,7 @@ use hypervisor::Source;
 
 use crate::{Frame, Memory, Run};
 
-/// A cursor over a frame's bytes: the private header first, then the pieces and the tail.
+/// A cursor over a frame's bytes: the private header first, then the fragments and the tail.
 #[derive(Debug)]
 pub struct Gather<'a, P> {
     frame: &'a Frame,
@@ -28,8 +28,8 @@ impl<'a, P> Gather<'a, P> {
         loop {
             let len = match self.part.checked_sub(1) {
                 None => u16::from(self.frame.header_len),
-                Some(n) => match self.frame.pieces.get(n) {
-                    Some(piece) => piece.len,
+                Some(n) => match self.frame.fragments.get(n) {
+                    Some(fragment) => fragment.len,
                     None => return self.next_of_tail(max),
                 },
             };
@@ -42,21 +42,21 @@ impl<'a, P> Gather<'a, P> {
             let run = left.min(max);
             let source = match self.part.checked_sub(1) {
                 None => Source::Private(&self.frame.header()[usize::from(self.taken)..]),
-                Some(n) => self.memory.source(&self.frame.pieces[n], self.taken, run),
+                Some(n) => self.memory.source(&self.frame.fragments[n], self.taken, run),
             };
             self.taken += run;
             return Some((source, run));
         }
     }
 
-    /// The same behind the pieces.
+    /// The same behind the fragments.
     fn next_of_tail(&mut self, max: u16) -> Option<(Source<'a, P>, u16)> {
         let tail = self.frame.tail.as_deref()?;
-        let run = tail.run(self.part - 1 - self.frame.pieces.len())?;
+        let run = tail.run(self.part - 1 - self.frame.fragments.len())?;
         let taken = (run.len() - self.taken).min(max);
         let source = match run {
             Run::Private(bytes) => Source::Private(&bytes[usize::from(self.taken)..]),
-            Run::Piece(piece) => self.memory.source(piece, self.taken, taken),
+            Run::Fragment(fragment) => self.memory.source(fragment, self.taken, taken),
         };
         self.taken += taken;
         if self.taken == run.len() {
@@ -69,7 +69,7 @@ impl<'a, P> Gather<'a, P> {
 
 /// How many runs [`Gather`] needs at most to fill places of `place` bytes each.
 #[must_use]
-pub fn pieces_of(frame: &Frame, place: u32) -> usize {
+pub fn runs_in_places(frame: &Frame, place: u32) -> usize {
     1 + frame.runs_max() + frame.len.div_ceil(place) as usize
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use shm::Region;
 
     use super::*;
-    use crate::{HEADER_MAX, Piece};
+    use crate::{Fragment, HEADER_MAX};
 
     proptest! {
         #[test]
@@ -98,7 +98,7 @@ mod tests {
             frame.len = u32::try_from(total).unwrap();
             let mut offset = 0;
             for len in lens {
-                frame.pieces.push(Piece::in_region(0, offset, len));
+                frame.fragments.push(Fragment::in_region(0, offset, len));
                 offset += u64::from(len);
             }
             prop_assert!(usize::from(header) <= HEADER_MAX);

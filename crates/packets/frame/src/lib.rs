@@ -2,7 +2,7 @@
 //!
 //! An ingress port copies the first bytes of a frame once into private memory and parses that
 //! copy ([`Frame::header`]). The rest of the body stays where the sender put it and is described
-//! by [`Piece`]s, which lie in a [`Body`]. An egress port sends the private header, and never reads
+//! by [`Fragment`]s, which lie in a [`Body`]. An egress port sends the private header, and never reads
 //! the sender's copy of it again, so nothing that was checked can change. The body is
 //! copied once: by the egress port, or by the device behind it ([`ScatterList`]).
 //!
@@ -29,10 +29,10 @@ use wire::headers::{ChecksumLocation, Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
 
-pub use body::{Body, KeptFrame, Memory, Piece, Place, ReceiveBuffers};
+pub use body::{Body, Fragment, KeptFrame, Memory, Place, ReceiveBuffers};
 pub use body::{LENT_MAX, Lent};
 pub use finish::{ALL_SEGMENTS, Finisher, SEGMENTS_MAX, Segments};
-pub use gather::{Gather, pieces_of};
+pub use gather::{Gather, runs_in_places};
 pub use linear::{Allocate, Bounce, Linear, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
 pub use scatter::{BodyHold, ScatterList};
@@ -46,14 +46,14 @@ pub const HEADER_MAX: usize = 128;
 pub const SHORT_MAX: usize = 192;
 /// Bytes of a private header: it may get a VLAN tag on its way.
 pub const HEADER_ROOM: usize = SHORT_MAX + VLAN_TAG_LEN;
-/// Most pieces a body may have: `XEN_NETIF_NR_SLOTS_MIN`.
-pub const PIECES_MAX: usize = 18;
+/// Most fragments a body may have: `XEN_NETIF_NR_SLOTS_MIN`.
+pub const FRAGMENTS_MAX: usize = 18;
 /// Largest frame in bytes: the protocol's size field has 16 bits.
 pub const FRAME_MAX: usize = 65_535;
 
-/// A frame. Its bytes are `header`, then the pieces in order, then the tail; `len` in all.
+/// A frame. Its bytes are `header`, then the fragments in order, then the tail; `len` in all.
 ///
-/// The order of the fields counts: a small frame, also with one piece, uses two cache lines only.
+/// The order of the fields counts: a small frame, also with one fragment, uses two cache lines only.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Frame {
@@ -69,19 +69,19 @@ pub struct Frame {
     pub checksum: Checksum,
     /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)` or all of a short frame, unless a tag came or went on its way.
     pub header_len: u8,
-    /// What follows the pieces, if the frame was [merged](Self::append) from several. None on its way through the switch.
+    /// What follows the fragments, if the frame was [merged](Self::append) from several. None on its way through the switch.
     pub tail: Option<Box<Tail>>,
     /// The rest of the frame, in the sender's memory.
-    pub pieces: ArrayVec<Piece, PIECES_MAX>,
+    pub fragments: ArrayVec<Fragment, FRAGMENTS_MAX>,
     /// The buffers of its receiver in which the body lies already, if it does.
     pub lent: Lent,
     /// Where a checksum that is [elsewhere](Checksum::Elsewhere) is to be completed. It means nothing for other frames.
     pub checksum_at: ChecksumLocation,
 }
 
-/// What is used of a frame in one piece: its first bytes, and this line.
+/// What is used of a frame with one fragment: its first bytes, and this line.
 const _: () =
-    assert!(std::mem::offset_of!(Frame, pieces) + 8 + size_of::<Piece>() <= SHORT_MAX + 64);
+    assert!(std::mem::offset_of!(Frame, fragments) + 8 + size_of::<Fragment>() <= SHORT_MAX + 64);
 
 impl Frame {
     /// A frame without bytes.
@@ -102,7 +102,7 @@ impl Frame {
             checksum: Checksum::Unknown,
             gso: None,
             tail: None,
-            pieces: ArrayVec::new_const(),
+            fragments: ArrayVec::new_const(),
             lent: Lent::NONE,
             checksum_at: ChecksumLocation { start: 0, offset: 0 },
         }
@@ -125,7 +125,7 @@ impl Frame {
         self.checksum = Checksum::Unknown;
         self.gso = None;
         self.tail = None;
-        self.pieces.clear();
+        self.fragments.clear();
         Ok(())
     }
 
@@ -161,25 +161,25 @@ impl Frame {
         &self.bytes[..usize::from(self.header_len)]
     }
 
-    /// Takes the header's bytes off the pieces, which until now covered the whole frame. Returns
-    /// the pieces that this removes, which held header bytes only.
+    /// Takes the header's bytes off the fragments, which until now covered the whole frame. Returns
+    /// the fragments that this removes, which held header bytes only.
     #[inline]
-    pub fn skip_header(&mut self) -> arrayvec::Drain<'_, Piece, PIECES_MAX> {
+    pub fn skip_header(&mut self) -> arrayvec::Drain<'_, Fragment, FRAGMENTS_MAX> {
         if u32::from(self.header_len) == self.len {
-            return self.pieces.drain(..);
+            return self.fragments.drain(..);
         }
         let mut left = u16::from(self.header_len);
         let mut whole = 0;
-        for piece in &mut self.pieces {
-            let taken = left.min(piece.len);
-            piece.advance(taken);
+        for fragment in &mut self.fragments {
+            let taken = left.min(fragment.len);
+            fragment.advance(taken);
             left -= taken;
-            if piece.len > 0 {
+            if fragment.len > 0 {
                 break;
             }
             whole += 1;
         }
-        self.pieces.drain(..whole)
+        self.fragments.drain(..whole)
     }
 
     /// Destination and source as they lie in the frame.

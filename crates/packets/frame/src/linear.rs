@@ -1,4 +1,4 @@
-//! Frames in one piece of this domain's memory.
+//! Contiguous frames in this domain's memory.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use hypervisor::{CopyOut, PAGE_SIZE, Target};
 use shm::Region;
 
-use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, Run, WINDOW};
+use crate::{Body, FRAGMENTS_MAX, FRAME_MAX, Fragment, Frame, Memory, Outcome, Place, Run, WINDOW};
 
 /// Copies a frame to private memory, whole. `whole` has the frame's length. Returns how many of
 /// the bytes this domain copied itself, rather than the hypervisor.
@@ -17,7 +17,7 @@ use crate::{Body, FRAME_MAX, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, R
 /// # Errors
 /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
 pub fn linearise(frame: &Frame, body: Body<'_>, whole: &mut [u8]) -> Result<u64, Outcome> {
-    let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
+    let mut copies = ArrayVec::<CopyOut<'_>, FRAGMENTS_MAX>::new();
     let copied = plan(frame, body, Target::Private(whole), &mut copies)?;
     fetch(body, &mut copies)?;
     Ok(copied)
@@ -54,7 +54,7 @@ fn plan_body<'a, const MOST: usize>(
                 copied += to.len() as u64;
                 continue;
             }
-            Run::Piece(piece) => piece.place,
+            Run::Fragment(fragment) => fragment.place,
         };
         match (place, body) {
             (Place::Grant(from), Body::Granted { .. }) => {
@@ -96,7 +96,9 @@ fn fetch<const MOST: usize>(
 /// Where in the buffer a frame begins, so that its body is at the same place in a page as in its sender's memory: a hypervisor
 /// copies from page to page, and a page that would lie in two of the buffer takes two copies.
 pub(crate) fn start(frame: &Frame, buffer: usize) -> usize {
-    let Some(Place::Grant(first)) = frame.pieces.first().map(|piece| piece.place) else { return 0 };
+    let Some(Place::Grant(first)) = frame.fragments.first().map(|fragment| fragment.place) else {
+        return 0;
+    };
     let body = buffer + usize::from(frame.header_len);
     usize::from(first.offset).wrapping_sub(body) % PAGE_SIZE
 }
@@ -111,7 +113,7 @@ const COPIES_MAX: usize = 64;
 /// Gives memory of a length in bytes, which this process alone writes.
 pub type Allocate = dyn Fn(usize) -> io::Result<Region> + Send + Sync;
 
-/// Frames in this domain's memory, each in one piece, that were copied there in one batch: a hypervisor is called once for many.
+/// Frames in this domain's memory, each contiguous, that were copied there in one batch: a hypervisor is called once for many.
 #[derive(Default)]
 pub struct Linear {
     /// What gives the memory; [`Region::anonymous`] if absent.
@@ -164,16 +166,16 @@ impl Linear {
     }
 
     /// The next frame, in the order of [`fill`](Self::fill).
-    pub fn take(&mut self) -> Option<shm::Piece<'_>> {
+    pub fn take(&mut self) -> Option<shm::Iovec<'_>> {
         let place = self.places.get(self.taken)?.clone();
         self.taken += 1;
-        Some(piece(self.memory.as_ref()?, &place))
+        Some(iovec(self.memory.as_ref()?, &place))
     }
 
     /// The frames that have not been taken, in that order.
-    pub fn rest(&self) -> impl Iterator<Item = shm::Piece<'_>> {
+    pub fn rest(&self) -> impl Iterator<Item = shm::Iovec<'_>> {
         let memory = self.memory.as_ref();
-        self.places.iter().skip(self.taken).filter_map(move |place| Some(piece(memory?, place)))
+        self.places.iter().skip(self.taken).filter_map(move |place| Some(iovec(memory?, place)))
     }
 
     /// Skips the next `frames` frames.
@@ -255,8 +257,8 @@ impl Linear {
     }
 }
 
-fn piece<'a>(region: &'a Region, place: &Range<usize>) -> shm::Piece<'a> {
-    shm::Piece::Shared { region, offset: place.start, len: place.len() }
+fn iovec<'a>(region: &'a Region, place: &Range<usize>) -> shm::Iovec<'a> {
+    shm::Iovec::Shared { region, offset: place.start, len: place.len() }
 }
 
 /// A bounce buffer: a private copy of a frame whose memory the egress port's platform cannot
@@ -274,7 +276,7 @@ impl Default for Bounce {
 }
 
 impl Bounce {
-    /// Copies a frame's body here. Returns the frame, and the memory that its pieces lie in.
+    /// Copies a frame's body here. Returns the frame, and the memory that its fragments lie in.
     ///
     /// # Errors
     /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
@@ -285,17 +287,17 @@ impl Bounce {
     ) -> Result<(&Frame, Memory<'_, P>), Outcome> {
         let len = (frame.len as usize).saturating_sub(frame.header_len.into());
         let bytes = self.bytes.get_mut(..len).ok_or(Outcome::SourceFault)?;
-        let mut copies = ArrayVec::<CopyOut<'_>, PIECES_MAX>::new();
+        let mut copies = ArrayVec::<CopyOut<'_>, FRAGMENTS_MAX>::new();
         plan_body(frame, body, Target::Private(bytes), &mut copies)?;
         fetch(body, &mut copies)?;
         drop(copies);
         self.frame.clone_from(frame);
-        self.frame.pieces.clear();
+        self.frame.fragments.clear();
         self.frame.tail = None;
         if let Ok(len) = u16::try_from(len)
             && len > 0
         {
-            self.frame.pieces.push(Piece::in_region(0, 0, len));
+            self.frame.fragments.push(Fragment::in_region(0, 0, len));
         }
         Ok((&self.frame, Memory::Private(&self.bytes)))
     }

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use hypervisor::{DmaHold, DmaRange};
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
-use crate::{Body, Frame, PIECES_MAX, Place, Run};
+use crate::{Body, FRAGMENTS_MAX, Frame, Place, Run};
 
-/// A frame's private header and its pieces.
-const PLACES_MAX: usize = 1 + PIECES_MAX;
+/// A frame's private header and its fragments.
+const PLACES_MAX: usize = 1 + FRAGMENTS_MAX;
 
-/// Where a device finds a frame's bytes, in order: the private header, then the pieces.
+/// Where a device finds a frame's bytes, in order: the private header, then the fragments.
 #[derive(Debug)]
 pub struct ScatterList<'a> {
-    pieces: ArrayVec<Piece<'a>, PLACES_MAX>,
+    iovecs: ArrayVec<Iovec<'a>, PLACES_MAX>,
     /// Those of the frame's tail, which few frames have.
-    tail: Vec<Piece<'a>>,
+    tail: Vec<Iovec<'a>>,
 }
 
 /// What keeps a frame's body readable for a device after the call that delivered it.
@@ -36,31 +36,31 @@ impl<'a> ScatterList<'a> {
     /// The addresses are valid during this call only.
     #[must_use]
     pub fn of(frame: &'a Frame, body: Body<'a>) -> Option<Self> {
-        let mut pieces = ArrayVec::new();
+        let mut iovecs = ArrayVec::new();
         if frame.header_len > 0 {
-            pieces.push(Piece::Private(frame.header()));
+            iovecs.push(Iovec::Private(frame.header()));
         }
         match body {
             Body::Granted { memory, mapped } => {
-                let mut ranges = ArrayVec::<DmaRange<'a>, PIECES_MAX>::new();
-                for piece in &frame.pieces {
-                    let Place::Grant(granted) = piece.place else { return None };
-                    ranges.push(DmaRange::new(granted, piece.len));
+                let mut ranges = ArrayVec::<DmaRange<'a>, FRAGMENTS_MAX>::new();
+                for fragment in &frame.fragments {
+                    let Place::Grant(granted) = fragment.place else { return None };
+                    ranges.push(DmaRange::new(granted, fragment.len));
                 }
                 memory.dma_map(mapped, &mut ranges);
                 for range in &ranges {
-                    pieces.push(range.address?);
+                    iovecs.push(range.address?);
                 }
             }
             Body::Regions(_) | Body::Buffers(_) => {
                 let regions = body.regions()?;
-                for piece in &frame.pieces {
-                    pieces.push(in_region(piece, regions)?);
+                for fragment in &frame.fragments {
+                    iovecs.push(in_region(fragment, regions)?);
                 }
             }
         }
         let tail = if frame.tail.is_some() { places_of_tail(frame, body)? } else { Vec::new() };
-        Some(Self { pieces, tail })
+        Some(Self { iovecs, tail })
     }
 
     /// The same for a device that reads the body after this call: the addresses are valid as long
@@ -77,66 +77,66 @@ impl<'a> ScatterList<'a> {
     }
 
     /// The whole frame.
-    pub fn all(&self) -> impl Iterator<Item = Piece<'a>> {
-        self.pieces.iter().chain(&self.tail).copied()
+    pub fn all(&self) -> impl Iterator<Item = Iovec<'a>> {
+        self.iovecs.iter().chain(&self.tail).copied()
     }
 
     /// Where the frame's bytes in `range` lie.
-    pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Piece<'a>> {
+    pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Iovec<'a>> {
         let mut end = 0;
-        self.pieces.iter().chain(&self.tail).filter_map(move |piece| {
+        self.iovecs.iter().chain(&self.tail).filter_map(move |iovec| {
             let start = end;
-            end += len(piece);
+            end += len(iovec);
             let within = range.start.max(start)..range.end.min(end);
-            (!within.is_empty()).then(|| cut(*piece, within.start - start..within.end - start))
+            (!within.is_empty()).then(|| cut(*iovec, within.start - start..within.end - start))
         })
     }
 }
 
-/// Where a piece of mapped memory lies.
+/// Where a fragment of mapped memory lies.
 #[inline]
-fn in_region<'a>(piece: &crate::Piece, regions: &'a [Region]) -> Option<Piece<'a>> {
-    let Place::Region { index, offset } = piece.place else { return None };
+fn in_region<'a>(fragment: &crate::Fragment, regions: &'a [Region]) -> Option<Iovec<'a>> {
+    let Place::Region { index, offset } = fragment.place else { return None };
     let region = regions.get(usize::from(index))?;
-    Some(Piece::Shared { region, offset: usize::try_from(offset).ok()?, len: piece.len.into() })
+    Some(Iovec::Shared { region, offset: usize::try_from(offset).ok()?, len: fragment.len.into() })
 }
 
 /// Where the bytes of a frame's tail lie.
 #[cold]
-fn places_of_tail<'a>(frame: &'a Frame, body: Body<'a>) -> Option<Vec<Piece<'a>>> {
-    let runs = || frame.runs().skip(frame.pieces.len());
+fn places_of_tail<'a>(frame: &'a Frame, body: Body<'a>) -> Option<Vec<Iovec<'a>>> {
+    let runs = || frame.runs().skip(frame.fragments.len());
     let mut ranges = Vec::new();
     if let Body::Granted { memory, mapped } = body {
         for run in runs() {
-            let Run::Piece(piece) = run else { continue };
-            let Place::Grant(granted) = piece.place else { return None };
-            ranges.push(DmaRange::new(granted, piece.len));
+            let Run::Fragment(fragment) = run else { continue };
+            let Place::Grant(granted) = fragment.place else { return None };
+            ranges.push(DmaRange::new(granted, fragment.len));
         }
         memory.dma_map(mapped, &mut ranges);
     }
     let mut ranges = ranges.iter();
     runs()
         .map(|run| match (run, body.regions()) {
-            (Run::Private(bytes), _) => Some(Piece::Private(bytes)),
-            (Run::Piece(piece), Some(regions)) => in_region(piece, regions),
-            (Run::Piece(_), None) => ranges.next()?.address,
+            (Run::Private(bytes), _) => Some(Iovec::Private(bytes)),
+            (Run::Fragment(fragment), Some(regions)) => in_region(fragment, regions),
+            (Run::Fragment(_), None) => ranges.next()?.address,
         })
         .collect()
 }
 
-fn len(piece: &Piece<'_>) -> usize {
-    match piece {
-        Piece::Shared { len, .. } => *len,
-        Piece::Private(bytes) => bytes.len(),
+fn len(iovec: &Iovec<'_>) -> usize {
+    match iovec {
+        Iovec::Shared { len, .. } => *len,
+        Iovec::Private(bytes) => bytes.len(),
     }
 }
 
-/// The bytes of `piece` in `range`, which lies in it.
-fn cut(piece: Piece<'_>, range: Range<usize>) -> Piece<'_> {
-    match piece {
-        Piece::Shared { region, offset, .. } => {
-            Piece::Shared { region, offset: offset + range.start, len: range.len() }
+/// The bytes of `iovec` in `range`, which lies in it.
+fn cut(iovec: Iovec<'_>, range: Range<usize>) -> Iovec<'_> {
+    match iovec {
+        Iovec::Shared { region, offset, .. } => {
+            Iovec::Shared { region, offset: offset + range.start, len: range.len() }
         }
-        Piece::Private(bytes) => Piece::Private(&bytes[range]),
+        Iovec::Private(bytes) => Iovec::Private(&bytes[range]),
     }
 }

@@ -2,7 +2,7 @@
 
 use offload::Gso;
 
-use crate::{Frame, Lent, Piece};
+use crate::{Fragment, Frame, Lent};
 
 /// Most runs of a tail: the payloads of a frame of 64 KiB in segments of the usual MTU, each of which begins in a private header.
 pub const TAIL_MAX: usize = 90;
@@ -18,7 +18,7 @@ pub struct Tail {
 #[derive(Clone, Copy, Debug)]
 enum TailRun {
     Private { start: usize, len: u8 },
-    Piece(Piece),
+    Fragment(Fragment),
 }
 
 /// A contiguous part of a frame's body.
@@ -27,7 +27,7 @@ pub enum Run<'a> {
     /// In private memory.
     Private(&'a [u8]),
     /// Where the sender put it.
-    Piece(&'a Piece),
+    Fragment(&'a Fragment),
 }
 
 impl Run<'_> {
@@ -37,7 +37,7 @@ impl Run<'_> {
         match self {
             // At most a private header.
             Self::Private(bytes) => u16::try_from(bytes.len()).unwrap_or(u16::MAX),
-            Self::Piece(piece) => piece.len,
+            Self::Fragment(fragment) => fragment.len,
         }
     }
 }
@@ -53,7 +53,7 @@ impl Tail {
             TailRun::Private { start, len } => {
                 Run::Private(self.bytes.get(*start..)?.get(..usize::from(*len))?)
             }
-            TailRun::Piece(piece) => Run::Piece(piece),
+            TailRun::Fragment(fragment) => Run::Fragment(fragment),
         })
     }
 
@@ -77,12 +77,12 @@ impl Tail {
                     *len = (*len).min(u8::try_from(left).unwrap_or(u8::MAX));
                     left -= usize::from(*len);
                 }
-                TailRun::Piece(piece) => piece.truncate(&mut left),
+                TailRun::Fragment(fragment) => fragment.truncate(&mut left),
             }
         }
         self.runs.retain(|run| match run {
             TailRun::Private { len, .. } => *len > 0,
-            TailRun::Piece(piece) => piece.len > 0,
+            TailRun::Fragment(fragment) => fragment.len > 0,
         });
     }
 }
@@ -92,7 +92,7 @@ impl Frame {
     #[inline]
     #[must_use]
     pub fn has_body(&self) -> bool {
-        !self.pieces.is_empty() || self.tail.is_some()
+        !self.fragments.is_empty() || self.tail.is_some()
     }
 
     /// How many frames it was merged from; one for others.
@@ -107,14 +107,14 @@ impl Frame {
     pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
         let tail = self.tail.as_deref();
         let tail = tail.into_iter().flat_map(|tail| (0..tail.len()).map_while(|n| tail.run(n)));
-        self.pieces.iter().map(Run::Piece).chain(tail)
+        self.fragments.iter().map(Run::Fragment).chain(tail)
     }
 
     /// How many runs the body has at most.
     #[inline]
     #[must_use]
     pub fn runs_max(&self) -> usize {
-        self.pieces.len() + self.tail.as_ref().map_or(0, |tail| tail.len())
+        self.fragments.len() + self.tail.as_ref().map_or(0, |tail| tail.len())
     }
 
     /// Makes this a copy of `first`, to which the payloads of other frames can be [appended](Self::append). No memory is allocated where
@@ -125,8 +125,8 @@ impl Frame {
         self.bytes = first.bytes;
         (self.header_len, self.len) = (first.header_len, first.len);
         (self.headers, self.checksum, self.gso) = (first.headers, first.checksum, first.gso);
-        self.pieces.clear();
-        self.pieces.extend(first.pieces.iter().copied());
+        self.fragments.clear();
+        self.fragments.extend(first.fragments.iter().copied());
         self.lent = Lent::NONE;
         self.tail = Some(tail);
     }
@@ -138,12 +138,12 @@ impl Frame {
         let start = usize::from(other.headers.payload_offset);
         let private = other.header().get(start..).unwrap_or_default();
         let tail = self.tail.get_or_insert_default();
-        if tail.len() + 1 + other.pieces.len() > TAIL_MAX {
+        if tail.len() + 1 + other.fragments.len() > TAIL_MAX {
             return false;
         }
         tail.push_private(private);
-        let pieces = other.pieces.iter().copied().filter(|piece| piece.len > 0);
-        tail.runs.extend(pieces.map(TailRun::Piece));
+        let fragments = other.fragments.iter().copied().filter(|fragment| fragment.len > 0);
+        tail.runs.extend(fragments.map(TailRun::Fragment));
         self.len += other.len.saturating_sub(other.headers.payload_offset.into());
         true
     }
@@ -157,10 +157,10 @@ impl Frame {
     pub fn truncate(&mut self, len: usize) {
         let mut left = len.saturating_sub(self.header_len.into());
         self.len = self.len.min(u32::try_from(len).unwrap_or(u32::MAX));
-        for piece in &mut self.pieces {
-            piece.truncate(&mut left);
+        for fragment in &mut self.fragments {
+            fragment.truncate(&mut left);
         }
-        self.pieces.retain(|piece| piece.len > 0);
+        self.fragments.retain(|fragment| fragment.len > 0);
         if let Some(tail) = &mut self.tail {
             tail.truncate(left);
         }

@@ -5,9 +5,9 @@ mod common;
 use std::ops::Range;
 use std::sync::Arc;
 
-use common::{At, Pages, Sender, granted, mapped, noise, pieces};
+use common::{At, Pages, Sender, fragments, granted, mapped, noise};
 use frame::{
-    Body, Bounce, Frame, Gather, Linear, Memory, Outcome, Piece, Place, ScatterList, WINDOW,
+    Body, Bounce, Fragment, Frame, Gather, Linear, Memory, Outcome, Place, ScatterList, WINDOW,
     linearise,
 };
 use hypervisor::{GrantRef, GrantedMemory, MappedGrants, MappedPages, PAGE_SIZE, Source};
@@ -39,12 +39,12 @@ fn gathered(frame: &Frame, memory: &Memory<'_, Pages>, places: &[u16]) -> Option
 }
 
 /// The bytes that a device finds.
-fn scattered<'a>(pieces: impl Iterator<Item = shm::Piece<'a>>) -> Option<Vec<u8>> {
+fn scattered<'a>(iovecs: impl Iterator<Item = shm::Iovec<'a>>) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    for piece in pieces {
-        match piece {
-            shm::Piece::Private(private) => bytes.extend(private),
-            shm::Piece::Shared { region, offset, len } => {
+    for iovec in iovecs {
+        match iovec {
+            shm::Iovec::Private(private) => bytes.extend(private),
+            shm::Iovec::Shared { region, offset, len } => {
                 let mut part = vec![0; len];
                 region.copy_out(offset, &mut part).ok()?;
                 bytes.extend(part);
@@ -91,7 +91,7 @@ proptest! {
     #[test]
     fn every_way_gives_the_same_bytes(
         header in 0usize..=128,
-        at in pieces(),
+        at in fragments(),
         seed in any::<u64>(),
         places in prop::collection::vec(1u16..5000, 1..8),
         range in any::<(prop::sample::Index, prop::sample::Index)>(),
@@ -112,7 +112,7 @@ proptest! {
     #[test]
     fn every_way_gives_the_same_bytes_of_a_merged_frame(
         header in 1usize..=128,
-        at in pieces(),
+        at in fragments(),
         first in any::<prop::sample::Index>(),
         private in prop::collection::vec(0usize..=128, 1..8),
         places in prop::collection::vec(1u16..5000, 1..8),
@@ -122,24 +122,24 @@ proptest! {
         let first = first.index(at.len() + 1);
         for (frame, sender) in [granted(&bytes, header, &at), mapped(&bytes, header, &at)] {
             let (mut merged, mut one) = (Frame::empty(), frame.clone());
-            let rest: Vec<_> = one.pieces.drain(first..).collect();
+            let rest: Vec<_> = one.fragments.drain(first..).collect();
             let mut end = header + total(&at[..first]);
             one.len = u32::try_from(end).unwrap();
             merged.begin_merge(&one);
             let mut expected = bytes[..end].to_vec();
-            for (n, piece) in rest.into_iter().enumerate() {
+            for (n, fragment) in rest.into_iter().enumerate() {
                 let own = noise(private[n % private.len()], n as u64);
                 let mut other = Frame::empty();
                 // Its headers are left out.
                 other.headers.payload_offset = u8::try_from(own.len() / 3).unwrap();
                 other.bytes[..own.len()].copy_from_slice(&own);
                 other.header_len = u8::try_from(own.len()).unwrap();
-                other.len = u32::from(piece.len) + u32::from(other.header_len);
-                other.pieces.push(piece);
+                other.len = u32::from(fragment.len) + u32::from(other.header_len);
+                other.fragments.push(fragment);
                 prop_assert!(merged.append(&other));
                 expected.extend(&own[own.len() / 3..]);
-                expected.extend(&bytes[end..end + usize::from(piece.len)]);
-                end += usize::from(piece.len);
+                expected.extend(&bytes[end..end + usize::from(fragment.len)]);
+                end += usize::from(fragment.len);
             }
             let ends = [range.0, range.1].map(|end| end.index(expected.len() + 1));
             let part = ends[0].min(ends[1])..ends[0].max(ends[1]);
@@ -157,11 +157,11 @@ proptest! {
         }
     }
 
-    /// One piece that cannot be read spoils the frame, for every way alike.
+    /// One fragment that cannot be read spoils the frame, for every way alike.
     #[test]
     fn what_one_way_refuses_all_refuse(
         header in 0usize..=128,
-        at in pieces(),
+        at in fragments(),
         which in any::<prop::sample::Index>(),
         fault in 0..3,
     ) {
@@ -169,7 +169,7 @@ proptest! {
         let bytes = noise(header + total(&at), 1);
         for (mut frame, sender) in [granted(&bytes, header, &at), mapped(&bytes, header, &at)] {
             let filled: Vec<_> = (0..at.len()).filter(|n| at[*n].2 > 0).collect();
-            let Piece { place, len } = &mut frame.pieces[filled[which.index(filled.len())]];
+            let Fragment { place, len } = &mut frame.fragments[filled[which.index(filled.len())]];
             match (place, fault) {
                 (Place::Grant(granted), 0) => granted.gref = GrantRef(7),
                 // One byte beyond the page.
@@ -190,7 +190,7 @@ proptest! {
     /// A page that is mapped as well is read where it is mapped, as long as it is the same page.
     #[test]
     fn a_mapped_grant_is_read_where_it_is_mapped(
-        at in pieces(),
+        at in fragments(),
         stale in any::<bool>(),
     ) {
         let bytes = noise(total(&at), 3);
@@ -201,8 +201,8 @@ proptest! {
         // The same bytes at places in the opposite order.
         let region = Region::anonymous(common::PAGES * PAGE_SIZE).unwrap();
         let mut grefs = vec![None; common::PAGES];
-        for piece in &mut frame.pieces {
-            let Place::Grant(granted) = &mut piece.place else { unreachable!() };
+        for fragment in &mut frame.fragments {
+            let Place::Grant(granted) = &mut fragment.place else { unreachable!() };
             let page = peer.find(hypervisor::Granted { offset: 0, ..*granted }, 1).unwrap();
             let place = common::PAGES - 1 - page / PAGE_SIZE;
             Region::copy_between(&peer.0, page, &region, place * PAGE_SIZE, PAGE_SIZE).unwrap();
@@ -220,7 +220,7 @@ proptest! {
 }
 
 #[test]
-fn a_frame_that_is_longer_than_its_pieces_is_refused() {
+fn a_frame_that_is_longer_than_its_fragments_is_refused() {
     // Else the bytes behind them would be another frame's.
     let at = [(0, 0, 100), (1, 0, 100)];
     let bytes = noise(328, 5);
@@ -235,7 +235,7 @@ fn a_frame_that_is_longer_than_its_pieces_is_refused() {
 }
 
 #[test]
-fn pieces_of_another_kind_of_memory_are_refused() {
+fn fragments_of_another_kind_of_memory_are_refused() {
     let at = [(0, 0, 100)];
     let bytes = noise(228, 5);
     let (in_pages, pages) = granted(&bytes, 128, &at);
@@ -258,10 +258,10 @@ fn taken(linear: &mut Linear) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| linear.take().map(bytes_of)).collect()
 }
 
-fn bytes_of(piece: shm::Piece<'_>) -> Vec<u8> {
-    match piece {
-        shm::Piece::Private(bytes) => bytes.to_vec(),
-        shm::Piece::Shared { region, offset, len } => {
+fn bytes_of(iovec: shm::Iovec<'_>) -> Vec<u8> {
+    match iovec {
+        shm::Iovec::Private(bytes) => bytes.to_vec(),
+        shm::Iovec::Shared { region, offset, len } => {
             let mut bytes = vec![0; len];
             region.copy_out(offset, &mut bytes).unwrap();
             bytes
@@ -273,7 +273,7 @@ proptest! {
     /// Frames that are copied together are what they are alone: as many as there is room for, in order.
     #[test]
     fn frames_in_a_batch_are_whole(
-        frames in prop::collection::vec((0usize..=128, pieces(), any::<u64>()), 1..12),
+        frames in prop::collection::vec((0usize..=128, fragments(), any::<u64>()), 1..12),
         again in any::<bool>(),
     ) {
         let mut linear = Linear::default();
@@ -321,15 +321,15 @@ fn a_batch_with_a_frame_that_cannot_be_read_is_none() {
     let bytes = noise(3000, 1);
     let (good, sender) = granted(&bytes, 100, &[(0, 0, 2900)]);
     let mut bad = good.clone();
-    bad.pieces[0] =
-        Piece::granted(hypervisor::Granted { gref: GrantRef(1), offset: 0, mapped: None }, 2900);
+    bad.fragments[0] =
+        Fragment::granted(hypervisor::Granted { gref: GrantRef(1), offset: 0, mapped: None }, 2900);
     let mut linear = Linear::default();
     linear.fill([&good, &good].into_iter(), sender.body());
     assert_eq!(taken(&mut linear), [bytes.clone(), bytes.clone()]);
     linear.fill([&good, &bad, &good].into_iter(), sender.body());
     assert!(taken(&mut linear).is_empty());
-    // Pieces that are not of the sender's kind end the batch before that frame.
-    bad.pieces[0] = Piece::in_region(0, 0, 2900);
+    // Fragments that are not of the sender's kind end the batch before that frame.
+    bad.fragments[0] = Fragment::in_region(0, 0, 2900);
     linear.fill([&good, &bad].into_iter(), sender.body());
     assert_eq!(taken(&mut linear), [bytes]);
 }

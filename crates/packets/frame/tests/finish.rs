@@ -1,4 +1,4 @@
-//! What is made of a frame in pieces is what is made of the same frame whole.
+//! What is made of a frame in fragments is what is made of the same frame whole.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn tcp(v6: bool, vlan: bool, payload: &[u8]) -> (Vec<u8>, usize) {
 }
 
 /// The frame in granted pages and in regions, as an ingress port describes it.
-fn in_pieces(bytes: &[u8], gso: Option<Gso>) -> [(Frame, common::Sender); 2] {
+fn in_fragments(bytes: &[u8], gso: Option<Gso>) -> [(Frame, common::Sender); 2] {
     let header = bytes.len().min(frame::HEADER_MAX);
     let body = bytes.len() - header;
     let mut at = Vec::new();
@@ -81,7 +81,7 @@ fn finisher() -> (Finisher, Arc<AtomicU64>) {
 }
 
 proptest! {
-    /// Of any bytes in pieces, and any place: what is taken is completed as in the same frame whole.
+    /// Of any bytes in fragments, and any place: what is taken is completed as in the same frame whole.
     #[test]
     fn a_checksum_elsewhere_is_completed_or_the_frame_malformed(
         len in 14usize..400, seed: u64, start: u16, offset: u16, near: bool,
@@ -89,7 +89,7 @@ proptest! {
         let (start, offset) = if near { (start % 140, offset % 140) } else { (start, offset) };
         let mut bytes = noise(len, seed);
         bytes[12..14].copy_from_slice(&[0x88, 0x47]);
-        for (mut frame, sender) in in_pieces(&bytes, None) {
+        for (mut frame, sender) in in_fragments(&bytes, None) {
             let field = usize::from(start) + usize::from(offset);
             let is_in_bounds = start >= 14 && field + 2 <= frame.header().len();
             let taken = frame.set_checksum_elsewhere(Unsupported::Checksum { start, offset });
@@ -114,7 +114,7 @@ proptest! {
         let mut completed = bytes.clone();
         complete_checksum(&mut completed, &Headers::parse(&bytes).unwrap()).unwrap();
         let (mut finisher, _) = finisher();
-        for (frame, sender) in in_pieces(&bytes, None) {
+        for (frame, sender) in in_fragments(&bytes, None) {
             prop_assert_eq!(finisher.need(&frame), Need::Checksum);
             prop_assert!(finisher.whole(&frame, sender.body()).unwrap() == bytes);
             prop_assert!(finisher.complete(&frame, sender.body()).unwrap() == completed);
@@ -133,7 +133,7 @@ proptest! {
         let of_header = Segmenter::of_header(&bytes[..payload], bytes.len(), &headers, gso);
         let partial = segments(of_header.unwrap(), &bytes);
         prop_assert_eq!(complete.len(), len.div_ceil(size.into()).max(1));
-        for (frame, sender) in in_pieces(&bytes, Some(gso)) {
+        for (frame, sender) in in_fragments(&bytes, Some(gso)) {
             let (mut finisher, counted) = finisher();
             let body = sender.body();
             prop_assert_eq!(finisher.need(&frame), Need::Segment);
@@ -157,7 +157,7 @@ proptest! {
     }
 }
 
-/// As a TCP stack lays them out: the first piece ends with its page, and whole pages follow.
+/// As a TCP stack lays them out: the first fragment ends with its page, and whole pages follow.
 #[test]
 fn a_page_of_the_sender_is_copied_to_one_page() {
     for offset in [0, 66, 128, 4000, 4095] {
@@ -193,7 +193,7 @@ proptest! {
         let complete = segments(Segmenter::new(&bytes, &headers, gso).unwrap(), &bytes);
         let of_header = Segmenter::of_header(&bytes[..payload], bytes.len(), &headers, gso);
         let partial = segments(of_header.unwrap(), &bytes);
-        for (frame, sender) in in_pieces(&bytes, Some(gso)) {
+        for (frame, sender) in in_fragments(&bytes, Some(gso)) {
             let (mut finisher, counted) = finisher();
             let (mut copied, mut gathered) = (Vec::new(), Vec::new());
             for start in (0..complete.len()).step_by(most) {
@@ -220,7 +220,7 @@ proptest! {
 fn a_frame_of_too_many_segments_is_dropped() {
     let gso = |size| Some(Gso { kind: GsoKind::TcpV4, size });
     let (bytes, _) = tcp(false, false, &noise(SEGMENTS_MAX * 100 + 1, 9));
-    for (mut frame, sender) in in_pieces(&bytes, gso(100)) {
+    for (mut frame, sender) in in_fragments(&bytes, gso(100)) {
         let (mut finisher, counted) = finisher();
         let body = sender.body();
         let too_large = Outcome::Dropped(DropReason::TooLarge);
@@ -239,7 +239,7 @@ fn a_frame_of_too_many_segments_is_dropped() {
 fn the_first_error_ends_the_segments() {
     let gso = Gso { kind: GsoKind::TcpV4, size: 1000 };
     let (bytes, _) = tcp(false, false, &noise(5000, 9));
-    for (frame, sender) in in_pieces(&bytes, Some(gso)) {
+    for (frame, sender) in in_fragments(&bytes, Some(gso)) {
         let mut calls = 0;
         let send = |_: &[u8]| {
             calls += 1;

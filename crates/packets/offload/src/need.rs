@@ -7,7 +7,7 @@ use crate::{Checksum, Gso, GsoKind};
 /// What a port can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Features {
-    /// Frames in more than one piece, and so longer than one page.
+    /// Frames in more than one fragment, and so longer than one page.
     pub sg: bool,
     /// Partial checksums over IPv4.
     pub csum_v4: bool,
@@ -21,7 +21,7 @@ pub struct Features {
     pub uso_v4: bool,
     /// Unsegmented UDP over IPv6. It has no effect without `sg` and `csum_v6`.
     pub uso_v6: bool,
-    /// The above for frames with a VLAN tag too: the port is told where the checksum lies, or looks for it behind tags.
+    /// The above for frames with a VLAN tag too: the port is given the place of the checksum, or looks for it behind tags.
     pub tagged: bool,
 }
 
@@ -66,7 +66,7 @@ impl Features {
         self.tagged || headers.vlan.is_none()
     }
 
-    /// A segmenter must write checksums and gather pieces, so Linux too drops TSO and USO where either is missing.
+    /// A segmenter must write checksums and gather fragments, so Linux too drops TSO and USO where either is missing.
     const fn segments(self, kind: GsoKind) -> bool {
         match kind {
             GsoKind::TcpV4 => self.sg && self.csum_v4 && self.tso_v4,

@@ -260,7 +260,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         must_notify(since, self.rsp_prod, self.page.load(Index::RspEvent))
     }
 
-    /// Asks for an event at the next request and looks again. Returns whether requests wait
+    /// Asks for an event at the next request and checks again. Returns whether requests wait
     /// already, in which case the caller must not sleep (`RING_FINAL_CHECK_FOR_REQUESTS`).
     pub fn arm(&mut self) -> Result<bool, Broken> {
         self.arm_for(1)

@@ -66,7 +66,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         }
         self.req_prod = self.req_prod_pvt;
         self.page.store(Index::ReqProd, self.req_prod);
-        // See BackRing::publish: the other side stores its event index, then looks.
+        // See BackRing::publish: the other side stores its event index, then checks.
         self.page.full_barrier();
         must_notify(old, self.req_prod, self.page.load(Index::ReqEvent))
     }
@@ -123,7 +123,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         Ok(Some((index, response)))
     }
 
-    /// Asks for an event at the next response and looks again. Returns whether responses wait
+    /// Asks for an event at the next response and checks again. Returns whether responses wait
     /// already, in which case the caller must not sleep (`RING_FINAL_CHECK_FOR_RESPONSES`).
     pub fn arm(&mut self) -> Result<bool, Broken> {
         if self.rsp_prod != self.rsp_cons {

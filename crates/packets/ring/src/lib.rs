@@ -6,8 +6,8 @@
 //! index after that (release); the consumer reads the index first (acquire) and then the slots.
 //!
 //! A side that finds nothing to do writes the index at which it wants an event (`req_event`,
-//! `rsp_event`), then *looks again* after a full barrier: without the second look, a request
-//! published between the first look and the event index would never be announced.
+//! `rsp_event`), then *checks again* after a full barrier: without this final check, a request
+//! published between the first check and the event index would never be announced.
 //!
 //! A backend may be killed at any moment and replaced by another one. The frontend does not
 //! notice: [`BackRing`] publishes responses in the order of the requests, from a

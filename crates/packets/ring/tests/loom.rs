@@ -3,7 +3,7 @@
 //!
 //! Shown: no notification is lost (loom reports the deadlock when a side sleeps for ever while
 //! work waits for it), and no slot is lost, seen twice, or seen before it was written. The
-//! control tests remove the barrier or the second look and must fail.
+//! control tests remove the barrier or the final check and must fail.
 
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::mpsc::{Receiver, Sender, channel};
@@ -97,11 +97,11 @@ enum Notifies {
     ForTheLast,
 }
 
-/// Takes `total` requests and answers each with its value plus 100. Whether it looks again before it sleeps is `look_again`.
+/// Takes `total` requests and answers each with its value plus 100. Whether it checks again before it sleeps is `checks_again`.
 fn backend(
     mut ring: BackRing<Tiny, Shared>,
     total: u32,
-    (look_again, notifies): (bool, Notifies),
+    (checks_again, notifies): (bool, Notifies),
     bells: &Bells,
 ) {
     let mut expected = 0;
@@ -122,7 +122,7 @@ fn backend(
         if std::mem::take(&mut is_owed) {
             bells.notify();
         }
-        if expected < total && (!ring.arm().unwrap() || !look_again) {
+        if expected < total && (!ring.arm().unwrap() || !checks_again) {
             bells.wait();
         }
     }
@@ -151,11 +151,11 @@ fn frontend(mut ring: FrontRing<Tiny, Shared>, total: u32, bells: &Bells) {
     }
 }
 
-fn check(total: u32, barriers: bool, look_again: bool) {
-    check_with(total, barriers, look_again, Notifies::PerBatch);
+fn check(total: u32, barriers: bool, checks_again: bool) {
+    check_with(total, barriers, checks_again, Notifies::PerBatch);
 }
 
-fn check_with(total: u32, barriers: bool, look_again: bool, notifies: Notifies) {
+fn check_with(total: u32, barriers: bool, checks_again: bool, notifies: Notifies) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
@@ -167,7 +167,7 @@ fn check_with(total: u32, barriers: bool, look_again: bool, notifies: Notifies) 
         let [bells, theirs] =
             [(of_front, to_back), (of_back, to_front)].map(|(own, other)| Bells { own, other });
         let other = thread::spawn(move || {
-            backend(back, total, (look_again, notifies), &theirs);
+            backend(back, total, (checks_again, notifies), &theirs);
             // A late notification needs its receiver.
             theirs
         });
@@ -189,7 +189,7 @@ fn without_the_barrier_a_wake_up_is_lost() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_second_look_a_wake_up_is_lost() {
+fn without_the_final_check_a_wake_up_is_lost() {
     check(3, true, false);
 }
 

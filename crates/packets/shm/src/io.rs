@@ -7,9 +7,9 @@ use arrayvec::ArrayVec;
 
 use crate::Region;
 
-/// One piece of a gathered write.
+/// A contiguous part of a gathered write, as `struct iovec` of writev(2).
 #[derive(Clone, Copy, Debug)]
-pub enum Piece<'a> {
+pub enum Iovec<'a> {
     /// Bytes of a region.
     Shared {
         /// The memory.
@@ -23,18 +23,18 @@ pub enum Piece<'a> {
     Private(&'a [u8]),
 }
 
-/// Most pieces per call: a frame's metadata and header, its slots, and the runs of those that were merged with it.
-pub const MAX_PIECES: usize = 128;
+/// Most iovecs per call: a frame's metadata and header, its slots, and the runs of those that were merged with it.
+pub const IOVECS_MAX: usize = 128;
 
 /// Raw vectors on the stack, so that a frame costs no allocation. Those that are not used are not written either.
-struct Vectors(ArrayVec<libc::iovec, MAX_PIECES>);
+struct Vectors(ArrayVec<libc::iovec, IOVECS_MAX>);
 
 impl Vectors {
     fn new() -> Self {
         Self(ArrayVec::new())
     }
 
-    /// Adds a piece. One that follows the last piece in memory becomes part of it: the kernel looks up, checks and
+    /// Adds an iovec. It is merged with the last one if it follows that in memory: the kernel looks up, checks and
     /// copies each vector separately, which for pages of 4 KiB is a fifth of a bulk transfer's time.
     fn push(&mut self, base: *mut u8, len: usize) -> io::Result<()> {
         if let Some(last) = self.0.last_mut()
@@ -48,7 +48,7 @@ impl Vectors {
     }
 
     fn count(&self) -> libc::c_int {
-        // At most MAX_PIECES.
+        // At most IOVECS_MAX.
         libc::c_int::try_from(self.0.len()).unwrap_or(libc::c_int::MAX)
     }
 }
@@ -57,42 +57,39 @@ fn result(bytes: isize) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::Error::last_os_error())
 }
 
-/// Writes all pieces with one `writev`. Returns the number of bytes written.
-pub fn write_pieces<'a>(
-    fd: impl AsFd,
-    pieces: impl IntoIterator<Item = Piece<'a>>,
-) -> io::Result<usize> {
+/// Writes all iovecs with one `writev`. Returns the number of bytes written.
+pub fn writev<'a>(fd: impl AsFd, iovecs: impl IntoIterator<Item = Iovec<'a>>) -> io::Result<usize> {
     let mut vectors = Vectors::new();
-    for piece in pieces {
-        match piece {
-            Piece::Shared { region, offset, len } => {
+    for iovec in iovecs {
+        match iovec {
+            Iovec::Shared { region, offset, len } => {
                 vectors.push(region.address(offset, len)?, len)?;
             }
-            Piece::Private(bytes) => vectors.push(bytes.as_ptr().cast_mut(), bytes.len())?,
+            Iovec::Private(bytes) => vectors.push(bytes.as_ptr().cast_mut(), bytes.len())?,
         }
     }
-    // SAFETY: each vector covers mapped memory that the pieces borrow for this call; the
+    // SAFETY: each vector covers mapped memory that the iovecs borrow for this call; the
     // kernel only reads it.
     result(unsafe { libc::writev(fd.as_fd().as_raw_fd(), vectors.0.as_ptr(), vectors.count()) })
 }
 
-/// Reads with one `readv` into `header` (private), then into the shared pieces in order. Returns
+/// Reads with one `readv` into `header` (private), then into the shared iovecs in order. Returns
 /// the number of bytes read.
 #[expect(
     clippy::inline_always,
     reason = "as one of several callers, a tap's read takes 24 instructions more by a call"
 )]
 #[inline(always)]
-pub fn read_pieces<'a>(
+pub fn readv<'a>(
     fd: impl AsFd,
     header: &mut [u8],
-    pieces: impl IntoIterator<Item = (&'a Region, usize, usize)>,
+    iovecs: impl IntoIterator<Item = (&'a Region, usize, usize)>,
 ) -> io::Result<usize> {
     let mut vectors = Vectors::new();
     if !header.is_empty() {
         vectors.push(header.as_mut_ptr(), header.len())?;
     }
-    for (region, offset, len) in pieces {
+    for (region, offset, len) in iovecs {
         vectors.push(region.address(offset, len)?, len)?;
     }
     // SAFETY: each vector covers mapped, writable memory borrowed for this call; `header` is
@@ -105,16 +102,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_goes_through_a_pipe_in_pieces() {
+    fn a_frame_in_iovecs_goes_through_a_pipe() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let region = Region::anonymous(8192).unwrap();
         region.copy_in(100, b"body").unwrap();
-        let pieces =
-            [Piece::Private(b"head"), Piece::Shared { region: &region, offset: 100, len: 4 }];
-        assert_eq!(write_pieces(&writer, pieces).unwrap(), 8);
+        let iovecs =
+            [Iovec::Private(b"head"), Iovec::Shared { region: &region, offset: 100, len: 4 }];
+        assert_eq!(writev(&writer, iovecs).unwrap(), 8);
         let mut head = [0; 2];
         let parts = [(&region, 4096, 3), (&region, 5000, 100)];
-        assert_eq!(read_pieces(&reader, &mut head, parts).unwrap(), 8);
+        assert_eq!(readv(&reader, &mut head, parts).unwrap(), 8);
         let mut seen = [0; 3];
         assert_eq!(&head, b"he");
         region.copy_out(4096, &mut seen).unwrap();
@@ -124,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_follow_each_other_are_one_vector() {
+    fn adjacent_iovecs_are_merged() {
         let region = Region::anonymous(5 * 4096).unwrap();
         let page = |n: usize| region.address(n * 4096, 4096).unwrap();
         let mut vectors = Vectors::new();
@@ -139,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn pieces_outside_are_refused_before_the_call() {
+    fn iovecs_outside_are_refused_before_the_call() {
         let (_reader, writer) = rustix::pipe::pipe().unwrap();
         let region = Region::anonymous(4096).unwrap();
-        let bad = [Piece::Shared { region: &region, offset: 4000, len: 97 }];
-        assert_eq!(write_pieces(&writer, bad).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        let many = [Piece::Private(b"x"); MAX_PIECES + 1];
-        assert!(write_pieces(&writer, many).is_err());
+        let bad = [Iovec::Shared { region: &region, offset: 4000, len: 97 }];
+        assert_eq!(writev(&writer, bad).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let many = [Iovec::Private(b"x"); IOVECS_MAX + 1];
+        assert!(writev(&writer, many).is_err());
     }
 }

@@ -19,7 +19,7 @@ mod reserved;
 mod space;
 
 pub use code::lock_code;
-pub use io::{MAX_PIECES, Piece, read_pieces, write_pieces};
+pub use io::{IOVECS_MAX, Iovec, readv, writev};
 pub use message::{DESCRIPTORS_MAX, Received, Sender, closes_at_once, receive};
 pub use pages::{
     PageSize, create_memfd, create_sealable_memfd, create_secret_file, seal_future_writes,

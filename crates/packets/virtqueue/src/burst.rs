@@ -277,7 +277,7 @@ impl<M: RingMemory> BurstDriver<M> {
             let index = u16::try_from(self.offered & 0xffff).unwrap_or(0);
             self.store_u16(self.at.driver, 2, index);
         }
-        // The device asks for notifications and then looks for buffers; this side does the reverse.
+        // The device asks for notifications and then checks for buffers; this side does the reverse.
         self.memory.full_barrier();
         match self.layout {
             Layout::Split => self.load_u16(self.at.device, 0) & NO_EVENT == 0,
@@ -426,12 +426,12 @@ impl<M: RingMemory> BurstDriver<M> {
         self.freed += 1;
     }
 
-    /// Asks for a notification at the next buffer that is returned, and looks again. Returns whether there is one already, in
+    /// Asks for a notification at the next buffer that is returned, and checks again. Returns whether there is one already, in
     /// which case the caller must not sleep.
     #[must_use]
     pub fn arm(&self) -> bool {
         self.set_event(0, ENABLE);
-        // The device returns buffers and then looks whether this side wants to know.
+        // The device returns buffers and then checks whether this side wants to know.
         self.memory.full_barrier();
         if self.batch_end.is_some() || self.returned != self.taken && self.layout == Layout::Split {
             return true;

@@ -288,7 +288,7 @@ impl Driver {
         }
     }
 
-    /// Asks for a notification at the next chain that is returned, and looks again. Returns whether there is one
+    /// Asks for a notification at the next chain that is returned, and checks again. Returns whether there is one
     /// already.
     pub fn arm(&mut self) -> bool {
         match (self.options.layout, self.options.event_idx) {

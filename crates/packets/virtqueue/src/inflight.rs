@@ -54,7 +54,7 @@ impl InflightLog {
         (region.len() >= Self::bytes(size)).then_some(Self { region, size })
     }
 
-    /// The ring was stopped in good order: the next device starts where it is told to.
+    /// The ring was stopped in good order: the next device starts at the place that it is given.
     pub fn stop(&self) {
         // `new` has checked the bounds, here and below.
         if let Ok(word) = self.region.atomic_u16(RUNNING) {

@@ -166,7 +166,7 @@ impl GuestMemory {
     }
 
     /// The `len` bytes at a guest address, if there are any and they lie in one region. `last` is a guess which: the
-    /// region of the look-up before.
+    /// region of the lookup before.
     #[inline]
     pub(crate) fn find_whole(&self, address: u64, len: u32, last: &mut usize) -> Option<Buffer> {
         let mut range = self.ranges.get(*last)?;

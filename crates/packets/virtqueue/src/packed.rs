@@ -250,7 +250,7 @@ impl<M: RingMemory> PackedQueue<M> {
             let [a, b, c, d, id @ .., e, f] = u64::from_le(tail).to_le_bytes();
             let (len, id) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes(id));
             let flags = u16::from_le_bytes([e, f]);
-            // A chain of another kind was only looked at: `pop` reads it again and decides.
+            // A chain of another kind was only peeked at: `pop` reads it again and decides.
             if !self.next.is_available(flags) || !is_single(flags, is_writable) || id >= self.size {
                 break;
             }
@@ -344,7 +344,7 @@ impl<M: RingMemory> PackedQueue<M> {
     }
 
     /// Writes a used descriptor for each of these chains, and returns how many descriptors they occupy. The first one
-    /// is written last: the driver looks at it first, and then at the others.
+    /// is written last: the driver reads it first, and then the others.
     #[inline]
     fn write_each(&mut self, old: u16, new: u16) -> u16 {
         let start = self.used;
@@ -404,7 +404,7 @@ impl<M: RingMemory> PackedQueue<M> {
         }
     }
 
-    /// Asks for a notification at the next chain that was not seen yet, and looks again.
+    /// Asks for a notification at the next chain that was not seen yet, and checks again.
     pub(crate) fn arm(&mut self) -> bool {
         let wish = match self.options.event_idx {
             true => (self.next.advance(self.seen, self.size).bits(), event::AT),

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn laps_are_told_apart() {
+    fn laps_are_distinguished() {
         const SIZE: u16 = 5;
         let start = Position { index: 0, wrap: true };
         for by in 0..=SIZE {

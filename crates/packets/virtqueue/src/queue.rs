@@ -238,7 +238,7 @@ impl<M: RingMemory> Queue<M> {
         }
     }
 
-    /// Asks for a notification at the next chain, and looks again. Returns whether there is a chain by now that
+    /// Asks for a notification at the next chain, and checks again. Returns whether there is a chain by now that
     /// was not known before, in which case the caller must not sleep.
     ///
     /// # Errors

@@ -278,7 +278,7 @@ impl<M: RingMemory> SplitQueue<M> {
         for single in singles.iter_mut().take(waiting) {
             let head = self.words.head(self.taken.next());
             let Descriptor { address, len, flags, .. } = self.descriptor(head)?;
-            // A chain of another kind was only looked at: `pop` reads it again and decides.
+            // A chain of another kind was only peeked at: `pop` reads it again and decides.
             if !is_single(flags, is_writable) {
                 break;
             }
@@ -334,7 +334,7 @@ impl<M: RingMemory> SplitQueue<M> {
         }
     }
 
-    /// Asks for a notification at the next chain, and looks again.
+    /// Asks for a notification at the next chain, and checks again.
     pub(crate) fn arm(&mut self) -> Result<bool, RingBroken> {
         // Past all known entries: the caller needs no event for entries that it knows and cannot use yet.
         let known = self.available;

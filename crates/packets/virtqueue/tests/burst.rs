@@ -219,7 +219,7 @@ fn a_used_index_that_jumps_or_goes_back_is_noticed() {
         let bad = BadReturn::Index { before: 0, now: index, outstanding: offered };
         assert_eq!(driver.take(), Err(bad));
     }
-    // A packed ring has none. What nobody offered is not looked at.
+    // A packed ring has none. What nobody offered is not read.
     let (mut driver, region) = alone(Layout::Packed, false);
     give_back(&region, Layout::Packed, 0, 0, 7);
     assert_eq!(driver.take(), Ok(None));
@@ -227,7 +227,7 @@ fn a_used_index_that_jumps_or_goes_back_is_noticed() {
 }
 
 #[test]
-fn a_driver_that_sleeps_is_notified_and_one_that_looks_again_sees() {
+fn a_driver_that_sleeps_is_notified_and_one_that_checks_again_sees() {
     for layout in [Layout::Split, Layout::Packed] {
         let (mut driver, mut queue) = ends(layout);
         let mut chain = Chain::new();

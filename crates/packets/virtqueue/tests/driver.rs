@@ -339,7 +339,7 @@ fn a_ring_that_cannot_be_is_refused() {
     assert_eq!(queue(Layout::Packed, 24, good, 24), Err(SetupError::Position(24)));
 }
 
-/// A device that looks at its ring in any case pays for each notification, and so does the driver.
+/// A device that polls its ring in any case pays for each notification, and so does the driver.
 #[test]
 fn a_device_that_was_never_armed_is_not_notified() {
     for layout in [Layout::Split, Layout::Packed] {

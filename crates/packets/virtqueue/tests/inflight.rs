@@ -79,7 +79,7 @@ struct Run {
 
 fn queue(memory: &Arc<GuestMemory>, log: &Arc<Region>, options: Options) -> Queue {
     let log = InflightLog::new(log.slice(0..InflightLog::bytes(SIZE)).unwrap(), SIZE);
-    // A front-end that was not told where its ring is repeats the beginning.
+    // A front-end that did not learn where its ring is repeats the beginning.
     Queue::with_log(memory.clone(), setup(SIZE, options), log).unwrap()
 }
 
@@ -255,7 +255,7 @@ fn the_log_of_a_smaller_ring_is_refused() {
 }
 
 #[test]
-fn a_ring_that_was_stopped_starts_where_it_is_told_to() {
+fn a_ring_that_was_stopped_starts_at_the_given_place() {
     let run = Run::new(options(Layout::Packed, false));
     let log = || InflightLog::new(run.log.slice(0..InflightLog::bytes(SIZE)).unwrap(), SIZE);
     log().unwrap().stop();

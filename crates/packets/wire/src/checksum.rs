@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 /// Bytes summed per turn of the inner loop: four lanes of 64 bits.
 const BLOCK: usize = 32;
 
-/// A ones' complement sum of a byte string that arrives in pieces.
+/// A ones' complement sum of a byte string that arrives in parts.
 ///
 /// The sum is kept in the machine's byte order, which RFC 1071 (§2.B) proves harmless, and is
 /// put in network order by [`Sum::fold`].
@@ -33,7 +33,7 @@ impl Sum {
         sum
     }
 
-    /// Appends `bytes` to the string. Pieces may have any length, odd ones included.
+    /// Appends `bytes` to the string. Parts may have any length, odd ones included.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         self.add_word(fold(sum_words(bytes)));
@@ -46,7 +46,7 @@ impl Sum {
         self.add_word(value.to_be());
     }
 
-    /// A piece that starts at an odd offset has each byte in the other half of its word (RFC 1071
+    /// A part that starts at an odd offset has each byte in the other half of its word (RFC 1071
     /// §2.B).
     #[inline]
     fn add_word(&mut self, word: u16) {
@@ -204,16 +204,16 @@ mod tests {
         }
 
         #[test]
-        fn pieces_of_any_length_sum_like_the_whole(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..70), 0..8),
+        fn parts_of_any_length_sum_like_the_whole(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..70), 0..8),
             word: u16,
         ) {
             let mut sum = Sum::new();
-            for piece in &pieces {
-                sum.add_bytes(piece);
+            for part in &parts {
+                sum.add_bytes(part);
             }
             sum.add_u16(word);
-            let whole: Vec<u8> = [pieces.concat(), word.to_be_bytes().to_vec()].concat();
+            let whole: Vec<u8> = [parts.concat(), word.to_be_bytes().to_vec()].concat();
             prop_assert_eq!(sum.fold(), by_definition(&whole));
         }
     }

@@ -1,7 +1,7 @@
 //! The datapath's one parse of a frame.
 //!
 //! A backend copies the first bytes of a frame out of the guest's memory once, and parses that
-//! copy. Everything after it (look-up, steering, checksum and segmentation offload) uses the
+//! copy. Everything after it (lookup, steering, checksum and segmentation offload) uses the
 //! [`Headers`] and the copy, never the guest's bytes again.
 
 mod transport;

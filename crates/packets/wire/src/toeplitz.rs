@@ -41,13 +41,13 @@ impl Table {
         self.hash_at(0, input)
     }
 
-    /// The contribution of `piece` at byte `place` of an input. The hash of a concatenation is the
-    /// XOR of its pieces' contributions.
+    /// The contribution of `part` at byte `place` of an input. The hash of a concatenation is the
+    /// XOR of its parts' contributions.
     #[inline]
     #[must_use]
-    pub fn hash_at(&self, place: usize, piece: &[u8]) -> u32 {
+    pub fn hash_at(&self, place: usize, part: &[u8]) -> u32 {
         let tables = self.places.get(place..).unwrap_or_default();
-        tables.iter().zip(piece).fold(0, |hash, (table, byte)| hash ^ table[usize::from(*byte)])
+        tables.iter().zip(part).fold(0, |hash, (table, byte)| hash ^ table[usize::from(*byte)])
     }
 }
 

@@ -67,8 +67,8 @@ fn ipv6() -> impl Strategy<Value = Ip> {
 
 fn ipv4() -> impl Strategy<Value = Ip> {
     let whole = (0usize..=10, Just((false, 0)));
-    let piece = (0usize..=10, (any::<bool>(), 0u16..0x1fff));
-    prop_oneof![4 => whole.boxed(), 1 => piece.boxed()].prop_map(
+    let fragment = (0usize..=10, (any::<bool>(), 0u16..0x1fff));
+    prop_oneof![4 => whole.boxed(), 1 => fragment.boxed()].prop_map(
         |(option_words, (more_fragments, fragment_offset))| Ip::V4 {
             option_words,
             more_fragments,

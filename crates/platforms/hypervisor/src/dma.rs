@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
 use crate::pages::Granted;
 
@@ -17,7 +17,7 @@ pub struct DmaRange<'a> {
     /// Set by [`Hypervisor::dma_map`](crate::Hypervisor::dma_map). None if the grant does not
     /// permit it, or if a device of this platform cannot reach pages that this domain has not
     /// mapped.
-    pub address: Option<Piece<'a>>,
+    pub address: Option<Iovec<'a>>,
 }
 
 impl DmaRange<'_> {

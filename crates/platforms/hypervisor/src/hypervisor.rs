@@ -15,7 +15,7 @@ use crate::pages::MappedPages;
 
 /// The services of the hypervisor for a backend, in the driver domain.
 pub trait Hypervisor: Clone + Send + Sync + 'static {
-    /// A handle of another domain, so that grant operations need no look-up.
+    /// A handle of another domain, so that grant operations need no lookup.
     type Peer: Clone + Send + Sync + fmt::Debug + 'static;
     /// Another domain's pages in this domain's address space. Dropping it unmaps them.
     type Mapping: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
@@ -161,6 +161,6 @@ pub trait EventChannel: AsFd + Send + Sync + 'static {
 
     /// Clears a pending event, so that the next one makes a new edge. Never blocks.
     ///
-    /// Call it before looking at the ring, never after: an event in between would be lost.
+    /// Call it before reading the ring, never after: an event in between would be lost.
     fn take(&self) -> Result<(), Error>;
 }

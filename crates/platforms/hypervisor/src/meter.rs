@@ -45,9 +45,9 @@ named::named! {
         Suppressed => "suppressed",
         /// Segments cut in software.
         Segments => "segments",
-        /// Look-ups of a guest's page that found it mapped: persistent grants and grant caches.
+        /// Lookups of a guest's page that found it mapped: persistent grants and grant caches.
         GrantHits => "grant_hits",
-        /// Look-ups of a guest's page that did not find it there.
+        /// Lookups of a guest's page that did not find it there.
         GrantMisses => "grant_misses",
         /// Misses that found another page, because the guest had ended the grant meanwhile.
         GrantStale => "grant_stale",

@@ -1,6 +1,6 @@
 //! Granted pages: bytes within one, and where pages are mapped in this domain.
 
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
 use crate::id::{FrameNumber, GrantRef};
 
@@ -41,10 +41,10 @@ impl<'a> MappedPages<'a> {
 
     /// Where granted bytes lie in this domain's address space, if they are mapped.
     #[must_use]
-    pub fn address(&self, bytes: Granted, len: u16) -> Option<Piece<'a>> {
+    pub fn address(&self, bytes: Granted, len: u16) -> Option<Iovec<'a>> {
         let place = usize::from(self.find(bytes, len)?);
         let offset = place * PAGE_SIZE + usize::from(bytes.offset);
-        Some(Piece::Shared { region: self.region, offset, len: len.into() })
+        Some(Iovec::Shared { region: self.region, offset, len: len.into() })
     }
 }
 

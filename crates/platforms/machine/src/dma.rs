@@ -15,7 +15,7 @@ pub(crate) mod pages;
 /// How long a domain waits for devices before it must keep its pages.
 const GRACE: Duration = Duration::from_secs(1);
 /// The pause between two checks.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The holds on one domain's memory.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl Holds {
                 if Instant::now() > deadline {
                     return false;
                 }
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(CHECK_INTERVAL);
             }
             true
         };

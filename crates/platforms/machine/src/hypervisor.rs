@@ -10,7 +10,7 @@ use hypervisor::{
     CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantCopy,
     GrantMap, GrantRef, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE, Source,
 };
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
 use crate::aperture::{Aperture, frame_at};
 use crate::dma::pages::MachinePages;
@@ -329,7 +329,7 @@ impl Hypervisor for Machine {
         let region = peer.memory();
         for DmaRange { from, len, address } in batch {
             *address = granted(peer, from.gref, from.offset, *len, Access::Read)
-                .map(|offset| Piece::Shared { region, offset, len: usize::from(*len) });
+                .map(|offset| Iovec::Shared { region, offset, len: usize::from(*len) });
         }
     }
 

@@ -68,7 +68,7 @@ pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region) {
     if let Err(error) = populated {
         warn!(domain = id.0, %error, "no 2 MiB pages: going on with 4 KiB; \
              /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny, and memory \
-             must be free in pieces of 2 MiB");
+             must be free in blocks of 2 MiB");
     }
 }
 

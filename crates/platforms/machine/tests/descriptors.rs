@@ -47,7 +47,7 @@ fn guests_are_refused_without_descriptors_and_served_when_there_are_some() {
         }
         join(&path, "third").unwrap();
     }
-    assert!(refusals > 0, "no guest was told why");
+    assert!(refusals > 0, "no guest got the reason");
     listener.stop();
     serving.join().unwrap();
 }

@@ -145,7 +145,7 @@ impl<'a> KnownGrants<'a> {
     ) -> Option<(&'a Peer, GrantRef, u16)> {
         let (grants, start) = match self.last {
             Some((last, kept)) if std::ptr::eq(last, region) => kept?,
-            _ => self.look_up(region)?,
+            _ => self.lookup(region)?,
         };
         let first = start + offset;
         // Below a page's length.
@@ -156,7 +156,7 @@ impl<'a> KnownGrants<'a> {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, region: &'a Region) -> Option<(&'a Grants, usize)> {
+    fn lookup(&mut self, region: &'a Region) -> Option<(&'a Grants, usize)> {
         let kept = region.kept::<Grants>();
         self.last = Some((region, kept));
         kept

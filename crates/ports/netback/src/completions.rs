@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_does_not_look_is_notified_in_time_and_then_at_once() {
+    fn a_guest_that_does_not_poll_is_notified_in_time_and_then_at_once() {
         let mut completions = Completions::new(Some(DELAY));
         let now = Instant::now();
         let mut at_once = Vec::new();
@@ -143,7 +143,7 @@ mod tests {
         assert!(new().published(0, 1, true, false), "others are in hand");
         let mut completions = new();
         assert!(!completions.published(0, 3, true, true));
-        assert!(completions.published(3, 5, false, true), "five since the guest looked");
+        assert!(completions.published(3, 5, false, true), "five since the guest polled");
         assert!(!new().published(0, 20, false, true), "it did not ask");
         assert!(Completions::new(None).published(0, 1, true, true));
     }
@@ -155,7 +155,7 @@ mod tests {
             let mut completions = Completions::new(Some(DELAY));
             let (mut now, mut end) = (Instant::now(), u32::MAX - 20);
             let (mut waits, mut since) = (true, None);
-            for (slots, is_last, looks, micros) in steps {
+            for (slots, is_last, polls, micros) in steps {
                 let start = end;
                 end = end.wrapping_add(slots);
                 let asked = std::mem::take(&mut waits);
@@ -166,7 +166,7 @@ mod tests {
                     prop_assert!(since.take().is_some(), "nobody waits");
                     waits = true;
                 }
-                if looks && since.take().is_some() {
+                if polls && since.take().is_some() {
                     completions.were_seen();
                     waits = true;
                 }

@@ -18,7 +18,7 @@ use crate::grant_cache::{Direction, GrantCache};
 use crate::hash::Hashing;
 use crate::headers::{KeptPages, PacketAccess};
 use crate::multicast::MulticastList;
-use crate::persistent::PiecesInUse;
+use crate::persistent::FragmentsInUse;
 use crate::rx::{RxMode, RxOptions};
 use crate::{
     ControlRing, EventRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants,
@@ -227,7 +227,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer, tx_cache)?,
             (headers, _) => {
                 let agreed =
-                    grants.clone().map(|grants| KeptPages::Agreed(PiecesInUse::new(grants)));
+                    grants.clone().map(|grants| KeptPages::Agreed(FragmentsInUse::new(grants)));
                 let kept = tx_cache.map(KeptPages::OnDemand).or(agreed);
                 PacketAccess::by_copy(*hypervisor, peer, headers, kept.unwrap_or(KeptPages::None))
             }
@@ -435,7 +435,7 @@ pub const COPY_LIMIT: Duration = Duration::from_secs(1);
 
 /// Revokes what the guest has not copied in time.
 ///
-/// It looks twice per limit, also while nothing is granted: an event per grant would cost more.
+/// It checks twice per limit, also while nothing is granted: an event per grant would cost more.
 struct Expiry {
     copies: Vec<Arc<dyn GuestCopies>>,
     /// Never rung.

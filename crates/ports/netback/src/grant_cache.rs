@@ -16,7 +16,7 @@
 //!
 //! **Bounds.** A cache has a fixed number of places. A new page takes the place that was not used for
 //! the longest time. A guest that uses new references all the time must not cost its neighbours a
-//! system call per page: each look-up earns [a share of a mapping](MAPPING_COST), and without
+//! system call per page: each lookup earns [a share of a mapping](MAPPING_COST), and without
 //! credit the page is reached by its grant.
 //!
 //! **Threads.** Each queue has its own cache in each direction. The worker that serves the queue is the
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use frame::{PIECES_MAX, Place, Window};
+use frame::{FRAGMENTS_MAX, Place, Window};
 use hypervisor::{
     Counted, FrameNumber, GrantMap, GrantRef, Hypervisor, MapStatus, MappedGrants, MappedPages,
 };
@@ -38,11 +38,11 @@ use crate::index::{Found, Index};
 use crate::remap::copy_header;
 use recency::Recency;
 
-/// How many look-ups pay for one mapping. A mapping takes some microseconds, so this bounds what a
+/// How many lookups pay for one mapping. A mapping takes some microseconds, so this bounds what a
 /// guest that never reuses a page costs to less than twice the price of its grant copies.
 const MAPPING_COST: u32 = 32;
 /// Most pages that are mapped at once: those of a frame.
-const BATCH: usize = PIECES_MAX;
+const BATCH: usize = FRAGMENTS_MAX;
 
 /// Whether the pages of a direction are written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) struct GrantCache<H: Hypervisor> {
     recency: Recency,
     /// How many pages are mapped.
     mapped: usize,
-    /// What look-ups have earned; a mapping costs [`MAPPING_COST`].
+    /// What lookups have earned; a mapping costs [`MAPPING_COST`].
     credit: u32,
     usage: Arc<GrantUse>,
     batch: Counts,
@@ -125,7 +125,7 @@ impl<H: Hypervisor> GrantCache<H> {
     #[inline]
     pub(crate) fn take(&mut self, window: &mut Window, fresh: u64) {
         for (_, frame) in window.in_slots(fresh) {
-            self.find_pieces(&mut frame.pieces, Self::may_map);
+            self.find_fragments(&mut frame.fragments, Self::may_map);
         }
         self.end_batch();
     }
@@ -135,7 +135,7 @@ impl<H: Hypervisor> GrantCache<H> {
     pub(crate) fn map_all(&mut self, window: &mut Window, fresh: u64) -> u64 {
         let mut unreadable = 0;
         for (slot, frame) in window.in_slots(fresh) {
-            let mapped = self.find_pieces(&mut frame.pieces, |_| true);
+            let mapped = self.find_fragments(&mut frame.fragments, |_| true);
             let copied = mapped && copy_header(&self.aperture, frame);
             unreadable |= u64::from(!copied) << slot;
         }
@@ -143,30 +143,30 @@ impl<H: Hypervisor> GrantCache<H> {
         unreadable
     }
 
-    fn find_pieces(
+    fn find_fragments(
         &mut self,
-        pieces: &mut [frame::Piece],
+        fragments: &mut [frame::Fragment],
         may_map: impl Fn(&Self) -> bool,
     ) -> bool {
         let mut missing = ArrayVec::<GrantMap, BATCH>::new();
-        for piece in &mut *pieces {
-            let Place::Grant(granted) = &mut piece.place else { continue };
-            granted.mapped = self.look_up(granted.gref);
+        for fragment in &mut *fragments {
+            let Place::Grant(granted) = &mut fragment.place else { continue };
+            granted.mapped = self.lookup(granted.gref);
             if granted.mapped.is_none() && may_map(self) {
                 self.reserve(granted.gref, &mut missing);
             }
         }
         if missing.is_empty() {
-            return pieces.iter().all(is_mapped);
+            return fragments.iter().all(is_mapped);
         }
         self.map(&mut missing);
-        for piece in &mut *pieces {
-            let Place::Grant(granted) = &mut piece.place else { continue };
+        for fragment in &mut *fragments {
+            let Place::Grant(granted) = &mut fragment.place else { continue };
             if granted.mapped.is_none() {
                 granted.mapped = self.index.find(granted.gref).map(|found| found.place);
             }
         }
-        pieces.iter().all(is_mapped)
+        fragments.iter().all(is_mapped)
     }
 
     /// Finds the buffers that a batch will use, and maps those that are missing, as long as the guest
@@ -174,7 +174,7 @@ impl<H: Hypervisor> GrantCache<H> {
     pub(crate) fn prepare(&mut self, buffers: impl Iterator<Item = GrantRef>) {
         let mut missing = ArrayVec::<GrantMap, BATCH>::new();
         for gref in buffers {
-            if self.look_up(gref).is_none() && self.may_map() {
+            if self.lookup(gref).is_none() && self.may_map() {
                 self.reserve(gref, &mut missing);
             }
             if missing.is_full() {
@@ -192,7 +192,7 @@ impl<H: Hypervisor> GrantCache<H> {
 
     /// The place of a page that is mapped and still granted.
     #[inline]
-    fn look_up(&mut self, gref: GrantRef) -> Option<u16> {
+    fn lookup(&mut self, gref: GrantRef) -> Option<u16> {
         let full = u32::try_from(self.grefs.len()).unwrap_or(u32::MAX) * MAPPING_COST;
         self.credit = full.min(self.credit + 1);
         let Some(Found { place, writable }) = self.index.find(gref) else {
@@ -214,7 +214,7 @@ impl<H: Hypervisor> GrantCache<H> {
 
     /// Adds a page to those that will be mapped, at the place that was not used for the longest time.
     fn reserve(&mut self, gref: GrantRef, missing: &mut ArrayVec<GrantMap, BATCH>) {
-        // A frame can have several pieces of one page.
+        // A frame can have several fragments of one page.
         if missing.is_full() || missing.iter().any(|op| op.gref == gref) {
             return;
         }
@@ -281,6 +281,6 @@ impl<H: Hypervisor> GrantCache<H> {
     }
 }
 
-fn is_mapped(piece: &frame::Piece) -> bool {
-    matches!(&piece.place, Place::Grant(granted) if granted.mapped.is_some())
+fn is_mapped(fragment: &frame::Fragment) -> bool {
+    matches!(&fragment.place, Place::Grant(granted) if granted.mapped.is_some())
 }

@@ -14,7 +14,7 @@ pub struct GrantUse {
 }
 
 /// Counts of one direction. Only who owns the table changes `mapped`, and only the queue that does the
-/// look-ups changes the others, so plain loads and stores suffice, once per batch.
+/// lookups changes the others, so plain loads and stores suffice, once per batch.
 #[derive(Debug, Default)]
 pub(crate) struct DirectionUse {
     /// Pages that are mapped: of an agreed table, those that are read only for TX, the others for RX.
@@ -40,9 +40,9 @@ pub struct GrantUsage {
 pub struct DirectionUsage {
     /// Pages that are mapped: the active set.
     pub mapped: usize,
-    /// Look-ups that found their page mapped.
+    /// Lookups that found their page mapped.
     pub hits: u64,
-    /// Look-ups of a page that was not mapped.
+    /// Lookups of a page that was not mapped.
     pub misses: u64,
     /// Pages that lost their place to others.
     pub evictions: u64,

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Place, SHORT_MAX, WINDOW, Window};
+use frame::{Body, FRAGMENTS_MAX, Frame, HEADER_MAX, Place, SHORT_MAX, WINDOW, Window};
 use hypervisor::{
     CopyStatus, Dest, GrantCopy, GrantedMemory, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE,
     PeerMemory,
@@ -19,7 +19,7 @@ use wire::netif::header_channel;
 
 use crate::GrantUse;
 use crate::grant_cache::GrantCache;
-use crate::persistent::{Pages, PiecesInUse};
+use crate::persistent::{FragmentsInUse, Pages};
 use crate::remap::Remapped;
 
 /// Where a TX queue reads its packets' headers.
@@ -38,7 +38,7 @@ enum HeaderSource<H: Hypervisor> {
 pub(crate) enum KeptPages<H: Hypervisor> {
     None,
     /// Those that the frontend wants mapped.
-    Agreed(PiecesInUse<H>),
+    Agreed(FragmentsInUse<H>),
     /// Those that the backend keeps on demand.
     OnDemand(GrantCache<H>),
 }
@@ -149,7 +149,7 @@ impl<H: Hypervisor> PacketAccess<H> {
         }
     }
 
-    /// Calls `work` with the memory that the frames' pieces lie in, for one batch. Mapped
+    /// Calls `work` with the memory that the frames' fragments lie in, for one batch. Mapped
     /// pages stay mapped until it returns.
     #[inline]
     pub(crate) fn with_body<R>(&self, work: impl FnOnce(Body<'_>) -> R) -> R {
@@ -167,7 +167,7 @@ impl<H: Hypervisor> PacketAccess<H> {
     }
 
     /// Copies the headers of the frames in `fresh` into their private copies, and removes these bytes
-    /// from the pieces. Returns the slots of frames whose memory cannot be read.
+    /// from the fragments. Returns the slots of frames whose memory cannot be read.
     #[inline]
     pub(crate) fn fetch_headers(&mut self, window: &mut Window, fresh: u64) -> u64 {
         let memory = &*self.memory;
@@ -212,8 +212,8 @@ impl<H: Hypervisor> PacketAccess<H> {
         if matches!(self.headers, HeaderSource::Remap(_)) {
             self.unmap(slot);
         }
-        if let (KeptPages::Agreed(grants), false) = (&mut self.kept, frame.pieces.is_empty()) {
-            grants.release(frame.pieces.iter().copied());
+        if let (KeptPages::Agreed(grants), false) = (&mut self.kept, frame.fragments.is_empty()) {
+            grants.release(frame.fragments.iter().copied());
         }
     }
 
@@ -230,7 +230,7 @@ const PREFETCHED: u32 = 8;
 const CACHE_LINE: usize = 64;
 
 /// Most header copies in one batch. Nearly every frame needs one.
-const BATCH: usize = WINDOW + PIECES_MAX;
+const BATCH: usize = WINDOW + FRAGMENTS_MAX;
 
 /// Copies the header bytes of the frames in `fresh` into their private copies, across fragments
 /// where they are split (XSA-423). Returns the slots of frames whose memory cannot be read.
@@ -255,14 +255,14 @@ fn copy_headers<H: Hypervisor>(
         slots.clear();
     };
     for (slot, frame) in window.in_slots(fresh) {
-        if ops.remaining_capacity() < PIECES_MAX {
+        if ops.remaining_capacity() < FRAGMENTS_MAX {
             flush(&mut ops, &mut slots);
         }
         let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
-        for piece in &frame.pieces {
-            let (Place::Grant(granted), false) = (piece.place, rest.is_empty()) else { break };
-            // At most SHORT_MAX, or a piece.
-            let len = u16::try_from(rest.len()).unwrap_or(piece.len).min(piece.len);
+        for fragment in &frame.fragments {
+            let (Place::Grant(granted), false) = (fragment.place, rest.is_empty()) else { break };
+            // At most SHORT_MAX, or a fragment.
+            let len = u16::try_from(rest.len()).unwrap_or(fragment.len).min(fragment.len);
             let (part, after) = rest.split_at_mut(len.into());
             let source = granted.source(peer, mapped.as_ref(), len);
             ops.push(GrantCopy::new(source, Dest::Private(part), len));

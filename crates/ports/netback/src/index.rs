@@ -22,7 +22,7 @@ struct Run {
     pages: [Option<Found>; RUN],
 }
 
-/// A map with a look-up per piece of a packet: a hash table of runs, with open addressing.
+/// A map with a lookup per fragment of a packet: a hash table of runs, with open addressing.
 ///
 /// A guest chooses the references and must not be able to make them collide, so each table has a
 /// secret multiplier.

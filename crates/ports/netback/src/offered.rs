@@ -5,7 +5,7 @@ use std::time::Duration;
 use offload::Features;
 use port::Coalescing;
 
-use frame::{PIECES_MAX, WINDOW};
+use frame::{FRAGMENTS_MAX, WINDOW};
 use ring::Slots;
 use ring::netif::Rx;
 
@@ -87,6 +87,6 @@ const BUFFERS: u16 = {
 /// Pages of a window of packets.
 #[expect(clippy::cast_possible_truncation, reason = "asserted")]
 const MAPPED_WINDOW: u16 = {
-    assert!(WINDOW * PIECES_MAX <= u16::MAX as usize);
-    (WINDOW * PIECES_MAX) as u16
+    assert!(WINDOW * FRAGMENTS_MAX <= u16::MAX as usize);
+    (WINDOW * FRAGMENTS_MAX) as u16
 };

@@ -9,7 +9,7 @@
 //! ```text
 //!   control ring ── ADD, DEL ──►  table of a queue:  gref ─► place in an aperture
 //!      (writes, rarely)               ▲          ▲
-//!                      TX: pieces of packets    RX: buffers      (read, once per batch)
+//!                      TX: fragments of packets    RX: buffers      (read, once per batch)
 //! ```
 //!
 //! **Locking.** Nobody waits for the table's lock. A batch that uses mapped pages holds it for
@@ -19,7 +19,7 @@
 //! mapping while it runs, and no worker waits for another.
 //!
 //! **Pages in use.** A page is not unmapped while a packet in hand has unread bytes in it. Each
-//! place has a count of such pieces. Only the TX queue of the table changes it, so plain loads and
+//! place has a count of the fragments there. Only the TX queue of the table changes it, so plain loads and
 //! stores suffice, without a locked instruction per packet. The count protects the frontend, which
 //! must not get a page back too early; the backend's safety does not depend on it. Buffers on the
 //! RX ring are taken and answered within one batch, under the lock.
@@ -27,7 +27,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use frame::{Piece, Place, Window};
+use frame::{Fragment, Place, Window};
 use hypervisor::{Counted, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
@@ -41,7 +41,7 @@ pub struct PersistentGrants<H: Hypervisor> {
     table: RwLock<Table<H>>,
     /// Whether a change waits for the batches that hold the lock. No other batch then takes it.
     wanted: AtomicBool,
-    /// For each place, how many pieces of packets in hand lie there.
+    /// For each place, how many fragments of packets in hand lie there.
     users: Box<[AtomicU16]>,
     usage: Arc<GrantUse>,
 }
@@ -248,15 +248,15 @@ impl<H: Hypervisor> Pages<'_, H> {
 }
 
 /// The pages that packets in hand refer to, of a TX queue with persistent grants.
-pub(crate) struct PiecesInUse<H: Hypervisor> {
+pub(crate) struct FragmentsInUse<H: Hypervisor> {
     grants: Arc<PersistentGrants<H>>,
-    /// How many pieces of packets lie in pages that are mapped.
-    pieces: usize,
+    /// How many fragments of packets lie in pages that are mapped.
+    fragments: usize,
 }
 
-impl<H: Hypervisor> PiecesInUse<H> {
+impl<H: Hypervisor> FragmentsInUse<H> {
     pub(crate) fn new(grants: Arc<PersistentGrants<H>>) -> Self {
-        Self { grants, pieces: 0 }
+        Self { grants, fragments: 0 }
     }
 
     /// The counts of the pages' table.
@@ -267,18 +267,20 @@ impl<H: Hypervisor> PiecesInUse<H> {
     /// The pages, for one batch; none while they change, or if no packet in hand uses one.
     #[inline]
     pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
-        if self.pieces > 0 { self.grants.pages() } else { None }
+        if self.fragments > 0 { self.grants.pages() } else { None }
     }
 
     /// Finds the pages of the packets in `fresh` and marks them as in use.
     #[inline]
     pub(crate) fn take(&mut self, window: &mut Window, fresh: u64) {
-        // Frames that are all header have no pieces, so they need no lock.
+        // Frames that are all header have no fragments, so they need no lock.
         let mut pages = None;
         let (mut hits, mut misses) = (0, 0);
         for (_, frame) in window.in_slots(fresh) {
-            for piece in &mut frame.pieces {
-                let Place::Grant(Granted { gref, mapped, .. }) = &mut piece.place else { continue };
+            for fragment in &mut frame.fragments {
+                let Place::Grant(Granted { gref, mapped, .. }) = &mut fragment.place else {
+                    continue;
+                };
                 let pages = pages.get_or_insert_with(|| self.grants.pages());
                 match pages.as_ref().and_then(|pages| pages.0.index.find(*gref)) {
                     Some(Found { place, .. }) => {
@@ -290,24 +292,24 @@ impl<H: Hypervisor> PiecesInUse<H> {
                 }
             }
         }
-        self.pieces += hits;
+        self.fragments += hits;
         note(&self.grants.hypervisor, hits as u64, misses);
         self.grants.usage.tx.add(hits as u64, misses, 0);
     }
 
-    /// Marks pieces as not in use: they were copied, or their packet is about to be answered.
+    /// Marks fragments as not in use: they were copied, or their packet is about to be answered.
     #[inline]
-    pub(crate) fn release(&mut self, pieces: impl IntoIterator<Item = Piece>) {
-        for piece in pieces {
-            if let Place::Grant(Granted { mapped: Some(place), .. }) = piece.place {
+    pub(crate) fn release(&mut self, fragments: impl IntoIterator<Item = Fragment>) {
+        for fragment in fragments {
+            if let Place::Grant(Granted { mapped: Some(place), .. }) = fragment.place {
                 self.grants.count(place, |users| users.saturating_sub(1));
-                self.pieces -= 1;
+                self.fragments -= 1;
             }
         }
     }
 }
 
-/// Counts look-ups, for the meter.
+/// Counts lookups, for the meter.
 pub(crate) fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
     hypervisor.note(Counted::GrantHits, hits);
     hypervisor.note(Counted::GrantMisses, misses);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use frame::{Frame, PIECES_MAX, Place, WINDOW, Window};
+use frame::{FRAGMENTS_MAX, Frame, Place, WINDOW, Window};
 use hypervisor::{GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages, PAGE_SIZE};
 use shm::Region;
 
@@ -19,12 +19,12 @@ pub(crate) struct Remapped<H: Hypervisor> {
 impl<H: Hypervisor> Remapped<H> {
     /// Reserves address space for a window of packets of `peer`.
     pub(crate) fn new(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
-        let places = WINDOW * PIECES_MAX;
+        let places = WINDOW * FRAGMENTS_MAX;
         let aperture = hypervisor.aperture(peer, u32::try_from(places).unwrap_or(u32::MAX))?;
         Ok(Self { aperture, grefs: vec![None; places].into(), mapped: [0; WINDOW] })
     }
 
-    /// Maps the frames in `fresh` and copies their headers; from then on their pieces lie in the
+    /// Maps the frames in `fresh` and copies their headers; from then on their fragments lie in the
     /// aperture. Returns the slots of frames whose memory cannot be read.
     pub(crate) fn map_all(&mut self, hypervisor: &H, window: &mut Window, fresh: u64) -> u64 {
         let mut unreadable = 0;
@@ -35,13 +35,13 @@ impl<H: Hypervisor> Remapped<H> {
         unreadable
     }
 
-    /// Maps one frame's pages, one per piece. Returns whether all of them were mapped.
+    /// Maps one frame's pages, one per fragment. Returns whether all of them were mapped.
     fn map(&mut self, hypervisor: &H, slot: u8, frame: &mut Frame) -> bool {
         // Unmapping a place whose mapping failed has no effect.
-        self.mapped[usize::from(slot)] = u8::try_from(frame.pieces.len()).unwrap_or(u8::MAX);
-        let mut ops = ArrayVec::<GrantMap, PIECES_MAX>::new();
-        for (place, piece) in places(slot, PIECES_MAX).zip(&mut frame.pieces) {
-            let Place::Grant(granted) = &mut piece.place else { return false };
+        self.mapped[usize::from(slot)] = u8::try_from(frame.fragments.len()).unwrap_or(u8::MAX);
+        let mut ops = ArrayVec::<GrantMap, FRAGMENTS_MAX>::new();
+        for (place, fragment) in places(slot, FRAGMENTS_MAX).zip(&mut frame.fragments) {
+            let Place::Grant(granted) = &mut fragment.place else { return false };
             granted.mapped = Some(place);
             self.grefs[usize::from(place)] = Some(granted.gref);
             ops.push(GrantMap::new(place.into(), granted.gref));
@@ -62,14 +62,14 @@ impl<H: Hypervisor> Remapped<H> {
     }
 }
 
-/// Copies the header of a frame whose pieces are mapped. This is its only read, because the guest can
+/// Copies the header of a frame whose fragments are mapped. This is its only read, because the guest can
 /// still write to these pages.
 pub(crate) fn copy_header(mapped_at: &Region, frame: &mut Frame) -> bool {
     let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
-    for piece in &frame.pieces {
-        let len = rest.len().min(piece.len.into());
+    for fragment in &frame.fragments {
+        let len = rest.len().min(fragment.len.into());
         let (part, after) = rest.split_at_mut(len);
-        let Place::Grant(Granted { offset, mapped: Some(place), .. }) = piece.place else {
+        let Place::Grant(Granted { offset, mapped: Some(place), .. }) = fragment.place else {
             return false;
         };
         let page = usize::from(place) * PAGE_SIZE;
@@ -82,8 +82,8 @@ pub(crate) fn copy_header(mapped_at: &Region, frame: &mut Frame) -> bool {
 }
 
 /// The first `count` places of a slot.
-#[expect(clippy::cast_possible_truncation, reason = "at most WINDOW * PIECES_MAX")]
+#[expect(clippy::cast_possible_truncation, reason = "at most WINDOW * FRAGMENTS_MAX")]
 fn places(slot: u8, count: usize) -> Range<u16> {
-    let first = (usize::from(slot) * PIECES_MAX) as u16;
+    let first = (usize::from(slot) * FRAGMENTS_MAX) as u16;
     first..first + count as u16
 }

@@ -1,7 +1,7 @@
 //! One packet on the TX ring: a chain of slots, checked before it is used.
 
 use arrayvec::ArrayVec;
-use frame::PIECES_MAX;
+use frame::FRAGMENTS_MAX;
 use hypervisor::PAGE_SIZE;
 use offload::Gso;
 use wire::netif::extra::{Extra, ExtraError, ExtraInfo};
@@ -46,11 +46,11 @@ pub enum Fault {
     Extra(#[from] ExtraError),
 }
 
-/// A packet's fragments, in order, each inside its page; their sizes add up to `len`. Those of no bytes are answered and make no piece of
-/// the frame.
+/// A packet's fragments, in order, each inside its page; their sizes add up to `len`. Empty ones are answered and
+/// left out of the frame.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packet {
-    /// The slots with data; `size` is the fragment's. There is room for more than a frame may
+    /// The slots, empty ones too; `size` is the fragment's. There is room for more than a frame may
     /// have, so that all slots of a refused packet can be answered.
     pub(crate) fragments: ArrayVec<TxRequest, { SLOTS_FATAL as usize }>,
     /// Slots that held extras; each is answered with NULL.
@@ -147,7 +147,7 @@ impl Packet {
         self.fragments.push(first);
         let mut left = first.size.saturating_sub(supplied);
         let mut more = first.flags & tx_flags::MORE_DATA != 0;
-        let mut pieces = 0;
+        let mut filled = 0;
         while more {
             let next = self.next_slot(present, slot)?;
             if self.fragments.len() + 1 >= SLOTS_FATAL as usize {
@@ -155,14 +155,14 @@ impl Packet {
             }
             left = left.checked_sub(next.size).ok_or(Fault::Sizes(first.size))?;
             within_page(next.offset, next.size)?;
-            // A fragment of no bytes is answered like the others. Nobody may take one for a piece of the frame: in XSA-448 netback did.
-            pieces += usize::from(next.size > 0);
+            // A fragment of no bytes is answered like the others. No frame may contain one: in XSA-448 netback treated it as a page with data.
+            filled += usize::from(next.size > 0);
             self.fragments.push(next);
             more = next.flags & tx_flags::MORE_DATA != 0;
         }
         within_page(first.offset, left)?;
-        pieces += usize::from(left > 0);
-        self.refused |= pieces > PIECES_MAX;
+        filled += usize::from(left > 0);
+        self.refused |= filled > FRAGMENTS_MAX;
         self.fragments[0].size = left;
         Ok(())
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_of_no_bytes_are_answered_and_are_no_pieces_xsa_448() {
+    fn empty_fragments_are_answered_and_left_out_xsa_448() {
         let sizes = |slots: &[TxRequest]| {
             let packet = parse(slots).unwrap();
             assert!(!packet.refused && packet.fragments.len() == slots.len());
@@ -245,11 +245,11 @@ mod tests {
         assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 0, 0)]), [100, 0]);
         assert_eq!(sizes(&[slot(100, 0, MORE), slot(100, 0, 0)]), [0, 100]);
         assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 4096, MORE), slot(40, 0, 0)]), [60, 0, 40]);
-        // As many pieces as a frame may have, and one slot more.
+        // As many fragments as a frame may have, and one slot more.
         let mut chain = vec![slot(1800, 0, MORE), slot(0, 0, MORE)];
         chain.extend([slot(100, 0, MORE); 16]);
         chain.push(slot(100, 0, 0));
-        assert_eq!(sizes(&chain).iter().filter(|size| **size > 0).count(), PIECES_MAX);
+        assert_eq!(sizes(&chain).iter().filter(|size| **size > 0).count(), FRAGMENTS_MAX);
         // They count as slots.
         let mut chain = vec![slot(100, 0, MORE)];
         chain.extend([slot(0, 0, MORE); 30]);
@@ -315,8 +315,8 @@ mod tests {
                 for f in &packet.fragments {
                     prop_assert!(usize::from(f.offset) + usize::from(f.size) <= 4096);
                 }
-                let pieces = packet.fragments.iter().filter(|f| f.size > 0).count();
-                prop_assert!(packet.refused || pieces <= PIECES_MAX);
+                let filled = packet.fragments.iter().filter(|f| f.size > 0).count();
+                prop_assert!(packet.refused || filled <= FRAGMENTS_MAX);
                 prop_assert!(packet.slots < 2 * SLOTS_FATAL);
             }
         }

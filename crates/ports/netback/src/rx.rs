@@ -305,7 +305,7 @@ impl<H: Hypervisor> RxQueue<H> {
         let Delivery { body, buffers, now } = *delivery;
         let memory = body.local::<H>();
         let mut done = 0;
-        // Usually nothing is lent, and no frame needs a look.
+        // Usually nothing is lent, and no frame needs a check.
         let lends = self.loans.as_ref().is_some_and(|loans| loans.is_any(&self.slots));
         while done < offers.len() {
             let mut rest = &mut offers[done..];

@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 use hypervisor::{Counted, EventChannel, GrantRef, Granted, Hypervisor, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use port::{
-    Armed, Body, Broken, Budget, Event, Frame, Ingress, Outcome, Outcomes, Piece, Received, WINDOW,
-    Window,
+    Armed, Body, Broken, Budget, Event, Fragment, Frame, Ingress, Outcome, Outcomes, Received,
+    WINDOW, Window,
 };
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage, SharedPage};
@@ -64,7 +64,7 @@ impl<H: Hypervisor> Ingress for TxQueue<H> {
         self.receive_frames(budget, received).map_err(Broken::new)
     }
 
-    /// Whether all requests were taken that it knows of. Where it is armed now, it looks for others.
+    /// Whether all requests were taken that it knows of. Where it is armed now, it checks for others.
     fn is_drained(&self) -> bool {
         self.ring.posted() == self.ring.consumed()
     }
@@ -180,7 +180,7 @@ impl<H: Hypervisor> TxQueue<H> {
         self.ring.consume(1);
         let body = TxRequest { size: request.size - header, ..request };
         if body.size > 0 {
-            frame.pieces.push(piece(body));
+            frame.fragments.push(fragment(body));
         }
         let pending = &mut self.pending[slot];
         pending.index = index;
@@ -220,7 +220,7 @@ impl<H: Hypervisor> TxQueue<H> {
         describe(frame, *len, fragments[0].flags, *gso);
         frame.header_len = self.access.private_len(*len);
         self.access.read_header_page(index, frame);
-        frame.pieces.extend(fragments.iter().copied().filter(|f| f.size > 0).map(piece));
+        frame.fragments.extend(fragments.iter().copied().filter(|f| f.size > 0).map(fragment));
         let pending = &mut self.pending[slot];
         pending.index = index;
         pending.ids.clear();
@@ -315,12 +315,12 @@ fn is_whole(request: TxRequest, header: u16) -> bool {
 }
 
 #[inline]
-fn piece(request: TxRequest) -> Piece {
+fn fragment(request: TxRequest) -> Fragment {
     let TxRequest { gref, offset, size, .. } = request;
-    Piece::granted(Granted { gref: GrantRef(gref), offset, mapped: None }, size)
+    Fragment::granted(Granted { gref: GrantRef(gref), offset, mapped: None }, size)
 }
 
-/// Fills in what the requests say but the pieces and how much is private.
+/// Fills in what the requests say but the fragments and how much is private.
 #[inline]
 fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
     let flag = |bit| flags & bit != 0;
@@ -328,7 +328,7 @@ fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
     frame.gso = gso;
     frame.checksum =
         Checksum::from_flags(flag(tx_flags::CSUM_BLANK), flag(tx_flags::DATA_VALIDATED));
-    frame.pieces.clear();
+    frame.fragments.clear();
 }
 
 /// Parses the private header and checks it against what the frontend asked for. From here on

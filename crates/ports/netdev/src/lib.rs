@@ -1,11 +1,11 @@
 //! A network device of a guest, as the guest's own TCP/IP stack uses it.
 //!
 //! ```text
-//!            readv                submit, kick
-//!   stack ─▶ tap ─▶ buffers() ─▶ ┌──────────────┐
-//!                                │ Queue        │ ─▶ rings
-//!   stack ◀─ tap ◀─ pieces()  ◀─ └──────────────┘
-//!            writev               receive, give_back
+//!            readv                  submit, kick
+//!   stack ─▶ tap ─▶ buffers()   ─▶ ┌──────────────┐
+//!                                  │ Queue        │ ─▶ rings
+//!   stack ◀─ tap ◀─ fragments() ◀─ └──────────────┘
+//!            writev                 receive, give_back
 //! ```
 //!
 //! A [`Device`] is an interface. Its [`Queue`]s come with it when it is opened; one thread drives each.
@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use offload::{Checksum, Features, Gso};
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 use wire::ethernet::MacAddr;
 
 /// Bytes that the first of a frame's [buffers](Queue::buffers) has at least, so that all headers that
@@ -195,7 +195,7 @@ pub trait Queue: Send + 'static {
     }
 
     /// The bytes of a received frame, in order.
-    fn pieces<'a>(&'a self, frame: &'a Self::Frame) -> impl Iterator<Item = Piece<'a>>;
+    fn fragments<'a>(&'a self, frame: &'a Self::Frame) -> impl Iterator<Item = Iovec<'a>>;
 
     /// Gives back the memory of all frames received so far, and of those that failed.
     fn give_back(&mut self);
@@ -234,7 +234,7 @@ pub trait Queue: Send + 'static {
         Vec::new()
     }
 
-    /// Clears those events that are `rung`. Call it before looking at the rings, never after: an
+    /// Clears those events that are `rung`. Call it before checking the rings, never after: an
     /// event in between would be lost.
     ///
     /// # Errors

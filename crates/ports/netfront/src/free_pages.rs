@@ -8,7 +8,7 @@ const WORDS: usize = RING_LEN / 64;
 
 /// A set of page numbers below [`RING_LEN`], of which the lowest is taken first.
 ///
-/// So a frame's pages mostly follow each other, and are one piece for the kernel; and the few pages that are used again
+/// So a frame's pages mostly follow each other, and are one iovec for the kernel; and the few pages that are used again
 /// and again stay in the CPU's caches.
 #[derive(Clone, Debug)]
 pub(crate) struct FreePages {

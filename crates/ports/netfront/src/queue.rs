@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hypervisor::guest_copy::CopierCounts;
 use hypervisor::{EventChannel, GrantRef, Guest};
 use netdev::{Buffer, Copied, Gone, HEADER_MAX, Metadata, Queue, Refused, SentFrame};
-use shm::Piece;
+use shm::Iovec;
 use wire::netif::GrefMapping;
 use wire::netif::header_channel::HEADER_LEN;
 
@@ -68,8 +68,8 @@ impl<G: Guest> Queue for FrontendQueue<G> {
     }
 
     #[inline]
-    fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
-        self.rx.pieces(frame)
+    fn fragments<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Iovec<'a>> {
+        self.rx.fragments(frame)
     }
 
     #[inline]

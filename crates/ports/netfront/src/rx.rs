@@ -13,7 +13,7 @@ use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use ring::netif::Rx;
 use ring::{FrontRing, RegionPage};
-use shm::Piece;
+use shm::Iovec;
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{HashKind, NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
 
@@ -21,7 +21,7 @@ use crate::buffers::Buffers;
 use crate::fetch::{Fetcher, Opener};
 use crate::{Fault, RING_LEN};
 
-/// A received frame; [`RxQueue::pieces`] returns its bytes. The caller may reuse one value for
+/// A received frame; [`RxQueue::fragments`] returns its bytes. The caller may reuse one value for
 /// all frames.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
@@ -140,11 +140,11 @@ impl<G: Guest> RxQueue<G> {
     }
 
     /// The bytes of a frame that was [received](Self::receive) and not yet given back.
-    pub fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
+    pub fn fragments<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Iovec<'a>> {
         frame.fragments.iter().filter_map(|fragment| {
             let (region, start) = self.buffers.page(fragment.slot)?;
             let offset = start + usize::from(fragment.offset);
-            Some(Piece::Shared { region, offset, len: fragment.len.into() })
+            Some(Iovec::Shared { region, offset, len: fragment.len.into() })
         })
     }
 

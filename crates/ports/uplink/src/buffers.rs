@@ -96,7 +96,7 @@ impl Buffers {
     }
 
     /// As [`new`](Self::new), with `spare` further buffers, so that receivers can keep frames. A kept
-    /// frame is in one piece, so pages are not zeroed.
+    /// frame is contiguous, so pages are not zeroed.
     ///
     /// # Errors
     /// The kernel has no memory left.

@@ -69,7 +69,7 @@ impl DirectIngress {
 
     /// Notices who has the queue now. Frames in hand of another guest are done with first: until then
     /// nothing is read into anybody's buffers.
-    fn look(&mut self) {
+    fn check_holder(&mut self) {
         if self.queue.generation() == self.seen {
             return;
         }
@@ -128,7 +128,7 @@ impl DirectIngress {
         let pages = loans.pages_of_next();
         let places = loans.places(pages).map(|(start, len)| (guest, start, len));
         let rest = (pages < loans.all_pages()).then_some((own, overflow.start, overflow.len()));
-        let bytes = match shm::read_pieces(&*tap.tap, &mut head.0, places.chain(rest)) {
+        let bytes = match shm::readv(&*tap.tap, &mut head.0, places.chain(rest)) {
             Ok(bytes) => bytes,
             Err(error) => {
                 tap.window.undo_push();
@@ -303,7 +303,7 @@ impl Ingress for DirectIngress {
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        self.look();
+        self.check_holder();
         self.loans.begin();
         let (station, regions) = (self.holder.station.clone(), self.regions.clone());
         if let Some(station) = station.as_deref().filter(|station| self.keeps_unfinished(station)) {

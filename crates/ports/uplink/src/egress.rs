@@ -9,10 +9,10 @@ use arrayvec::ArrayVec;
 use hypervisor::{Counted, Meter};
 use offload::{Checksum, Features, MAX_HEADER, Need, vnet};
 use port::{
-    Allocate, Body, Broken, DropReason, Egress, FRAME_MAX, Finisher, Frame, HEADER_ROOM, Linear,
-    Merging, Offer, Outcome, PIECES_MAX, ScatterList, TAIL_MAX,
+    Allocate, Body, Broken, DropReason, Egress, FRAGMENTS_MAX, FRAME_MAX, Finisher, Frame,
+    HEADER_ROOM, Linear, Merging, Offer, Outcome, ScatterList, TAIL_MAX,
 };
-use shm::Piece;
+use shm::Iovec;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::IntoBytes;
 
@@ -20,7 +20,7 @@ use crate::sys::ring::{Ring, WRITES_MAX};
 use crate::tap::TapQueue;
 
 /// A frame's metadata, its header and all of its runs are written by one call.
-const _: () = assert!(2 + PIECES_MAX + TAIL_MAX <= shm::MAX_PIECES);
+const _: () = assert!(2 + FRAGMENTS_MAX + TAIL_MAX <= shm::IOVECS_MAX);
 
 /// System calls of one [`deliver`](Egress::deliver), or frames of one call, in each of which the network stack behind the
 /// tap may do a packet's whole work. Others wait for the queue's lock, and for the worker, until it
@@ -101,8 +101,8 @@ impl TapEgress {
     /// offloads are done here, as late as possible. UDP is segmented here unless the tap says that it
     /// [takes it whole](TapQueue::segments_udp).
     ///
-    /// With `sg` the device gathers a frame's pieces in place. Without it, each frame is copied to
-    /// one piece of memory.
+    /// With `sg` the device gathers a frame's fragments in place. Without it, each frame is copied to
+    /// contiguous memory.
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, mut features: Features) -> Self {
         features.uso_v4 &= tap.segments_udp();
         features.uso_v6 &= tap.segments_udp();
@@ -160,12 +160,12 @@ impl TapEgress {
         if frames < 2 {
             return 0;
         }
-        let mut writes = ArrayVec::<Piece<'_>, WRITES_MAX>::new();
+        let mut writes = ArrayVec::<Iovec<'_>, WRITES_MAX>::new();
         let mut copied = linear.rest();
         for (n, offer) in offers[..frames].iter().enumerate() {
             writes.push(match are_long & 1 << n {
-                0 => Piece::Private(&short[n][..METADATA + offer.frame.header().len()]),
-                _ => copied.next().unwrap_or(Piece::Private(&[])),
+                0 => Iovec::Private(&short[n][..METADATA + offer.frame.header().len()]),
+                _ => copied.next().unwrap_or(Iovec::Private(&[])),
             });
         }
         drop(copied);
@@ -205,7 +205,7 @@ impl TapEgress {
         let frame = offers[0].frame;
         let metadata = || vnet::encode(&frame.headers, frame.checksum, frame.gso);
         if !frame.has_body() {
-            return write(&self.tap, &metadata(), [Piece::Private(frame.header())]);
+            return write(&self.tap, &metadata(), [Iovec::Private(frame.header())]);
         }
         if self.linear.is_empty() {
             if let Some(list) = self.scatter(body, frame) {
@@ -217,10 +217,10 @@ impl TapEgress {
             }
         }
         match self.linear.take() {
-            Some(whole) => write_pieces(&self.tap, [whole]),
+            Some(whole) => write_iovecs(&self.tap, [whole]),
             None => {
                 let whole = self.finisher.whole(frame, body)?;
-                write(&self.tap, &metadata(), [Piece::Private(whole)])
+                write(&self.tap, &metadata(), [Iovec::Private(whole)])
             }
         }
     }
@@ -238,7 +238,7 @@ impl TapEgress {
     fn complete(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
         let metadata = vnet::encode(&frame.headers, Checksum::Unknown, None);
         let whole = self.finisher.complete(frame, body)?;
-        write(&self.tap, &metadata, [Piece::Private(whole)])
+        write(&self.tap, &metadata, [Iovec::Private(whole)])
     }
 
     /// Sends the next [`CALLS`] segments of a frame that the device does not segment. If the device
@@ -256,13 +256,13 @@ impl TapEgress {
             let mut segments = finisher.headers(frame, part)?;
             let mut header = [0; MAX_HEADER];
             while let Some(segment) = segments.next(&mut header) {
-                let header = Piece::Private(&header[..segment.header_len]);
+                let header = Iovec::Private(&header[..segment.header_len]);
                 write(tap, &metadata, std::iter::once(header).chain(list.range(segment.payload)))?;
             }
             segments.behind()
         } else {
             finisher.contiguous_segments(frame, body, part, |segment| {
-                write(tap, &metadata, [Piece::Private(segment)])
+                write(tap, &metadata, [Iovec::Private(segment)])
             })?
         };
         Ok(if left == 0 { Outcome::Delivered } else { Outcome::Partial { segments: sent } })
@@ -288,18 +288,18 @@ fn metadata_of(frame: &Frame) -> [u8; METADATA] {
 fn write<'a>(
     tap: &TapQueue,
     metadata: &'a VirtioNetHdr,
-    frame: impl IntoIterator<Item = Piece<'a>>,
+    frame: impl IntoIterator<Item = Iovec<'a>>,
 ) -> Result<(), Outcome> {
-    let metadata = std::iter::once(Piece::Private(metadata.as_bytes()));
-    write_pieces(tap, metadata.chain(frame))
+    let metadata = std::iter::once(Iovec::Private(metadata.as_bytes()));
+    write_iovecs(tap, metadata.chain(frame))
 }
 
-/// The same, with the metadata in the first piece.
-fn write_pieces<'a>(
+/// The same, with the metadata in the first iovec.
+fn write_iovecs<'a>(
     tap: &TapQueue,
-    pieces: impl IntoIterator<Item = Piece<'a>>,
+    iovecs: impl IntoIterator<Item = Iovec<'a>>,
 ) -> Result<(), Outcome> {
-    shm::write_pieces(tap, pieces).map(drop).map_err(|error| refusal(&error))
+    shm::writev(tap, iovecs).map(drop).map_err(|error| refusal(&error))
 }
 
 /// What becomes of a frame that the kernel did not take.

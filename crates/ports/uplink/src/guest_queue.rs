@@ -107,7 +107,7 @@ pub(crate) struct Holder {
     pub(crate) before: Option<(MacAddr, Instant)>,
 }
 
-/// A queue as the daemon sees it. The worker that reads it looks here once per turn.
+/// A queue as the daemon sees it. The worker that reads it checks this once per turn.
 #[derive(Default)]
 pub struct GuestQueue {
     holder: Mutex<Holder>,

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use hypervisor::{Counted, Meter};
 use offload::vnet;
 use port::{
-    Armed, Body, Broken, Budget, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes, Piece,
+    Armed, Body, Broken, Budget, Event, FRAME_MAX, Fragment, Frame, HEADER_MAX, Ingress, Outcomes,
     Received, Window,
 };
 use rustix::io::Errno;
@@ -342,7 +342,7 @@ impl Head {
     }
 }
 
-/// Sets the pieces of a body of `left` bytes. Returns whether the places have room left: a tap
+/// Sets the fragments of a body of `left` bytes. Returns whether the places have room left: a tap
 /// silently truncates a frame that does not fit.
 pub(crate) fn place(
     frame: &mut Frame,
@@ -350,14 +350,14 @@ pub(crate) fn place(
     region: u16,
     places: impl Iterator<Item = (usize, usize)>,
 ) -> bool {
-    frame.pieces.clear();
+    frame.fragments.clear();
     for (offset, room) in places {
         let taken = left.min(room);
         let (Ok(len), Ok(offset)) = (u16::try_from(taken), u64::try_from(offset)) else {
             return false;
         };
         if len > 0 {
-            frame.pieces.push(Piece::in_region(region, offset, len));
+            frame.fragments.push(Fragment::in_region(region, offset, len));
         }
         left -= taken;
         if taken < room {

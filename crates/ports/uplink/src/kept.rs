@@ -12,8 +12,8 @@ use shm::{OutOfBounds, Region};
 
 /// Bytes before the body of a frame that is kept: room for its private header.
 pub(crate) const HEADROOM: usize = HEADER_MAX;
-/// Kept buffers to look at per frame: whether they are free again.
-const LOOKS: usize = 4;
+/// Kept buffers to check per frame: whether they are free again.
+const CHECKS: usize = 4;
 
 /// The buffers of an ingress queue, of which some may be kept.
 #[derive(Debug)]
@@ -69,12 +69,12 @@ impl KeptBuffers {
 
     /// Keeps a frame in hand. See [`port::ReceiveBuffers::keep`].
     pub(crate) fn keep(&self, frame: &Frame) -> Option<KeptFrame> {
-        let [piece] = frame.pieces.as_slice() else { return None };
-        let Place::Region { offset, .. } = piece.place else { return None };
+        let [fragment] = frame.fragments.as_slice() else { return None };
+        let Place::Region { offset, .. } = fragment.place else { return None };
         let offset = usize::try_from(offset).ok()?;
         let header = frame.header();
         if offset % self.size != HEADROOM
-            || header.len() + usize::from(piece.len) != frame.len as usize
+            || header.len() + usize::from(fragment.len) != frame.len as usize
         {
             return None;
         }
@@ -98,7 +98,7 @@ impl KeptBuffers {
 impl State {
     /// A buffer that nobody keeps.
     fn take_free(&mut self) -> Option<usize> {
-        for _ in 0..LOOKS.min(self.kept.len()) {
+        for _ in 0..CHECKS.min(self.kept.len()) {
             let Some(buffer) = self.kept.pop_front() else { break };
             // What its last reader did came before this.
             match Arc::get_mut(&mut self.buffers[buffer]) {

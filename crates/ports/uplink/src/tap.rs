@@ -304,12 +304,13 @@ impl TapQueue {
         head: &mut [u8],
         places: impl Iterator<Item = (&'a Region, usize, usize)> + Clone,
     ) -> std::io::Result<usize> {
-        let Some(ring) = &self.ring else { return shm::read_pieces(self, head, places) };
+        let Some(ring) = &self.ring else { return shm::readv(self, head, places) };
         let bytes = match ring.next()? {
             Next::Here { start, len } => ring.copy((start, len), head, places),
             // A read says first, once, that the interface was down.
-            Next::InSocket => shm::read_pieces(self, head, places.clone())
-                .or_else(|_| shm::read_pieces(self, head, places)),
+            Next::InSocket => {
+                shm::readv(self, head, places.clone()).or_else(|_| shm::readv(self, head, places))
+            }
         };
         ring.release()?;
         bytes

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use hypervisor::{Counted, Metered};
 use machine::Machine;
-use port::{HEADER_MAX, PIECES_MAX};
+use port::{FRAGMENTS_MAX, HEADER_MAX};
 use port_testing::{deliver, offer, segments, tcp, tcp_v6, udp, whole};
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};

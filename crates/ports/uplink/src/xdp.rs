@@ -5,7 +5,7 @@
 //! [`Xdp`] has sockets for guests, and leaves other frames to the network stack.
 //! A program in the interface's driver looks at each frame's destination. It hands a frame of a guest that has the
 //! receive queue in which the frame came to the guest's socket, and all others to the network stack. The memory of the socket is
-//! the guest's, so the kernel copies the frame into a buffer that the guest has posted. That copy comes after the look, so no byte of
+//! the guest's, so the kernel copies the frame into a buffer that the guest has posted. That copy comes after the check, so no byte of
 //! another guest's frame gets there.
 
 mod guest;
@@ -199,7 +199,7 @@ impl Xdp {
         // They fail only if the keys are not in the maps.
         let _ = self.stations.delete(&steering::key(station));
         let _ = self.sockets.delete(&socket.queue().to_ne_bytes());
-        // A program that has looked before may have the frame copied after this. Without the wait, it could be written when
+        // A program that has checked before may have the frame copied after this. Without the wait, it could be written when
         // its buffer is the guest's again.
         if let Err(errno) = packet::wait_for_frames_on_the_way() {
             tracing::warn!(%errno, "cannot wait for frames on the way to a guest that goes");

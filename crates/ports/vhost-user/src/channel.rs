@@ -1,4 +1,4 @@
-//! Whole messages of the other side, in however many pieces they come, within a time.
+//! Whole messages of the other side, in however many parts they come, within a time.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -221,8 +221,8 @@ impl Channel {
         self.receive(stop)
     }
 
-    /// Looks whether nothing is there.
-    pub(crate) fn look(&mut self) {
+    /// Notes whether nothing is there.
+    pub(crate) fn note_if_empty(&mut self) {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         self.was_empty |= matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0));
     }

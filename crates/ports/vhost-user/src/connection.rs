@@ -94,11 +94,11 @@ fn serve(
                 false => Err(UNKNOWN.to_owned().into()),
             }
         } else if !pending && pause.is_some_and(is_settled) {
-            lock(session).look();
+            lock(session).check();
             Ok(())
         } else {
             match requests.handle_next(events, alarm) {
-                // The loop looks which event it was.
+                // The loop finds out which event it was.
                 Err(SessionError::Channel(ChannelError::Stopped)) => Ok(()),
                 other => other,
             }

@@ -368,7 +368,7 @@ mod tests {
         assert!(third.upgrade().is_some(), "the watchdog closes it");
         call.set(None).unwrap();
         assert!(third.upgrade().is_none());
-        // A ring goes while the watchdog looks at it, and a worker has its queue.
+        // A ring goes while the watchdog checks it, and a worker has its queue.
         let ring = crate::vring::Vring::new(Arc::new(|_| ())).unwrap();
         let (call, kick) = (ring.call.clone(), ring.kick.clone());
         call.set(Some(new())).unwrap();

@@ -9,7 +9,7 @@ use port::{
     ALL_SEGMENTS, Body, Broken, BufferSupply, DropReason, Egress, Event, FRAME_MAX, Finisher,
     Frame, Merging, Offer, Outcome, SEGMENTS_MAX, ScatterList,
 };
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 use virtqueue::{Buffer, Chain, GuestMemory, Mark, Queue, Single};
 use wire::headers::Headers;
 use zerocopy::IntoBytes;
@@ -154,7 +154,7 @@ impl GuestRx {
                 guest.find_room(&mut ring.queue, room, frame.len as usize)?;
                 let whole = finisher.complete(frame, body)?;
                 let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
-                guest.write(room, metadata, std::iter::once(Piece::Private(whole)))?;
+                guest.write(room, metadata, std::iter::once(Iovec::Private(whole)))?;
             }
         }
         Ok(Outcome::Delivered)
@@ -168,14 +168,14 @@ impl GuestRx {
         guest.find_room(&mut ring.queue, room, frame.len as usize)?;
         let metadata = Metadata::of(&frame.headers, frame.checksum, frame.gso);
         if !frame.has_body() {
-            return guest.write(room, metadata, std::iter::once(Piece::Private(frame.header())));
+            return guest.write(room, metadata, std::iter::once(Iovec::Private(frame.header())));
         }
         if let Some(list) = ScatterList::of(frame, body) {
             return guest.write(room, metadata, list.all());
         }
         // A platform that has no addresses for devices.
         let whole = finisher.whole(frame, body)?;
-        guest.write(room, metadata, std::iter::once(Piece::Private(whole)))
+        guest.write(room, metadata, std::iter::once(Iovec::Private(whole)))
     }
 
     /// Delivers the segments of a frame that are left: all of them, a part that is worth a copy of the frame, or none.
@@ -219,7 +219,7 @@ impl GuestRx {
             }
             done += 1;
             let payload = &segments.whole[segment.payload];
-            guest.write(room, metadata, [header, payload].into_iter().map(Piece::Private))?;
+            guest.write(room, metadata, [header, payload].into_iter().map(Iovec::Private))?;
         }
         Ok(Outcome::Delivered)
     }
@@ -231,7 +231,7 @@ impl GuestRx {
     }
 
     /// There is no room. Returns whether there is by now.
-    fn look_again(&mut self) -> Result<bool, Broken> {
+    fn arm_again(&mut self) -> Result<bool, Broken> {
         self.is_armed = true;
         self.ring.queue.arm().map_err(Broken::new)
     }
@@ -275,7 +275,7 @@ impl GuestRx {
                     if gathered as u64 >= self.size.into() {
                         return Ok(Outcome::Dropped(DropReason::TooLarge));
                     }
-                    if !self.look_again()? {
+                    if !self.arm_again()? {
                         return Ok(self.supply.without_room(self.used, now));
                     }
                 }
@@ -504,7 +504,7 @@ impl Guest<'_> {
         &self,
         room: &mut Room,
         Metadata { headers, checksum, gso }: Metadata<'_>,
-        pieces: impl Iterator<Item = Piece<'b>>,
+        iovecs: impl Iterator<Item = Iovec<'b>>,
     ) -> Result<(), Refused> {
         // At most CHAINS_MAX.
         let chains = u16::try_from(room.chains.len()).unwrap_or(u16::MAX);
@@ -512,10 +512,10 @@ impl Guest<'_> {
         let mut writer = Writer::new(self.regions, &room.buffers);
         writer.write(&metadata.as_bytes()[..len])?;
         let mut left = len as u64;
-        let mut counted = pieces.inspect(|piece| {
-            left += match piece {
-                Piece::Private(bytes) => bytes.len(),
-                Piece::Shared { len, .. } => *len,
+        let mut counted = iovecs.inspect(|iovec| {
+            left += match iovec {
+                Iovec::Private(bytes) => bytes.len(),
+                Iovec::Shared { len, .. } => *len,
             } as u64;
         });
         let copied = writer.copy(&mut counted);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use port::{
-    Armed, Body, Broken, Budget, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes, Piece,
+    Armed, Body, Broken, Budget, Event, FRAME_MAX, Fragment, Frame, HEADER_MAX, Ingress, Outcomes,
     Received, WINDOW, Window,
 };
 use shm::Region;
@@ -24,7 +24,7 @@ const AHEAD: usize = 16;
 /// The same for chains of one buffer.
 const SINGLES: usize = 32;
 /// How often a ring is checked whose guest does not announce chains.
-const LOOK: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// The ring of frames that the guest sends, as the ingress side of a queue.
 pub struct GuestTx {
@@ -37,7 +37,7 @@ pub struct GuestTx {
     window: Window,
     /// The chain of each frame in hand, by slot of the window.
     chains: [u16; WINDOW],
-    /// Chains of one buffer that were taken and not looked at yet, and those of another kind.
+    /// Chains of one buffer that were taken and not read yet, and those of another kind.
     singles: [Single; SINGLES],
     ahead: Box<[Chain]>,
     /// Whether the guest was asked to announce chains.
@@ -188,11 +188,11 @@ fn read_single(regions: &[Region], buffer: Buffer, header_len: usize, frame: &mu
     }
     frame.header_len = u8::try_from(private).unwrap_or(u8::MAX);
     frame.len = u32::try_from(len).unwrap_or(u32::MAX);
-    frame.pieces.clear();
+    frame.fragments.clear();
     // At most FRAME_MAX.
     let rest = u16::try_from(len - private).unwrap_or(u16::MAX);
     if rest > 0 {
-        frame.pieces.push(Piece::in_region(buffer.region, (start + private) as u64, rest));
+        frame.fragments.push(Fragment::in_region(buffer.region, (start + private) as u64, rest));
     }
     let Ok(header) = VirtioNetHdr::read_from_bytes(&metadata) else { return false };
     accept_from_driver(frame, &header)
@@ -215,11 +215,11 @@ fn read(regions: &[Region], chain: &Chain, header_len: usize, frame: &mut Frame)
     }
     frame.header_len = u8::try_from(private).unwrap_or(u8::MAX);
     frame.len = u32::try_from(len).unwrap_or(u32::MAX);
-    frame.pieces.clear();
+    frame.fragments.clear();
     while let Some(Buffer { region, offset, len }) = cursor.next() {
         // No longer than the frame.
         let Ok(len) = u16::try_from(len) else { return false };
-        if frame.pieces.try_push(Piece::in_region(region, offset, len)).is_err() {
+        if frame.fragments.try_push(Fragment::in_region(region, offset, len)).is_err() {
             return false;
         }
     }
@@ -347,7 +347,7 @@ impl Ingress for GuestTx {
         }
         Ok(match self.kick.is_set() {
             true => Armed::Asleep,
-            false => Armed::Until(Instant::now() + LOOK),
+            false => Armed::Until(Instant::now() + CHECK_INTERVAL),
         })
     }
 }
@@ -397,6 +397,6 @@ fn write_announcement(frame: &mut Frame, MacAddr(mac): MacAddr) -> bool {
     bytes[32..38].copy_from_slice(&mac);
     frame.header_len = LEN;
     frame.len = LEN.into();
-    frame.pieces.clear();
+    frame.fragments.clear();
     accept(frame, &VirtioNetHdr::default())
 }

@@ -36,7 +36,7 @@ pub fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
 }
 
 /// As [`accept`], for metadata that a driver wrote. Its word that a checksum is right is none: a device must not rely on it
-/// (VIRTIO 1.2 §5.1.6.2.2). Believed, it would keep receivers from looking, and frames with wrong checksums would be merged into one with
+/// (VIRTIO 1.2 §5.1.6.2.2). Believed, it would keep receivers from verifying, and frames with wrong checksums would be merged into one with
 /// a right one.
 #[inline]
 pub(crate) fn accept_from_driver(frame: &mut Frame, header: &VirtioNetHdr) -> bool {

@@ -4,7 +4,7 @@
 //! reaches, so at the first proof all ports of its process are cut off, and refused while that process lives.
 //!
 //! The process is the one that *sends the messages*: a manager may connect and hand the connection over to QEMU, and would be the front-end of
-//! all its machines otherwise. A process number is given again when its process has gone, perhaps between a message and a look at it. So a
+//! all its machines otherwise. A process number is given again when its process has gone, perhaps between a message and a check of it. So a
 //! process is made responsible only if it was found alive before a message with its number was sent, and still lives when that is there.
 //!
 //! A process that hands its connections to others, one for each proof, is not found out by this; the sessions of a user that has proven hostile

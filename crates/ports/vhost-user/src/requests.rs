@@ -74,7 +74,7 @@ impl Requests {
             return Err(ChannelError::Gone.into());
         }
         // Before an answer: whoever waits for it has sent nothing else.
-        self.channel.look();
+        self.channel.note_if_empty();
         let answer = extension::answer(&mut lock(&self.session), &mut message);
         let handled = match answer {
             Some(Ok(None)) => return Ok(()),

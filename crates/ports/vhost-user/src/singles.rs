@@ -1,7 +1,7 @@
 //! Frames for the guest that fit into one of its buffers.
 
 use port::{Body, Broken, Frame, Offer, Outcome, Place, ScatterList};
-use shm::{OutOfBounds, Piece, Region};
+use shm::{Iovec, OutOfBounds, Region};
 use virtqueue::{Buffer, Queue, Single};
 
 use crate::header::{FrameHeader, HeaderForm};
@@ -166,7 +166,7 @@ pub fn write(
     if !frame.has_body() {
         return Ok(Some(Outcome::Delivered));
     }
-    // The pieces of a frame are as long as it says.
+    // The fragments of a frame are as long as it says.
     let mut left = (frame.len as usize).saturating_sub(frame.header_len.into());
     let Some(sources) = body.regions().filter(|_| frame.tail.is_none()) else {
         return write_list(region, at, left, frame, body);
@@ -179,11 +179,11 @@ pub fn write(
         (at, left) = (at + len, left - len);
         Ok(true)
     };
-    for piece in &frame.pieces {
-        let Some((source, offset)) = find(piece.place, sources) else {
+    for fragment in &frame.fragments {
+        let Some((source, offset)) = find(fragment.place, sources) else {
             return Ok(Some(Outcome::SourceFault));
         };
-        if !copy(source, offset, piece.len.into())? {
+        if !copy(source, offset, fragment.len.into())? {
             return Ok(Some(Outcome::SourceFault));
         }
     }
@@ -201,19 +201,19 @@ fn write_list(
 ) -> Result<Option<Outcome>, Broken> {
     let Some(list) = ScatterList::of(frame, body) else { return Ok(None) };
     // The private header is written already.
-    for piece in list.all().skip(usize::from(frame.header_len > 0)) {
-        let (len, is_readable) = match piece {
-            Piece::Shared { region, offset, len } => (len, region.address(offset, len).is_ok()),
-            Piece::Private(bytes) => (bytes.len(), true),
+    for iovec in list.all().skip(usize::from(frame.header_len > 0)) {
+        let (len, is_readable) = match iovec {
+            Iovec::Shared { region, offset, len } => (len, region.address(offset, len).is_ok()),
+            Iovec::Private(bytes) => (bytes.len(), true),
         };
         if len > left || !is_readable {
             return Ok(Some(Outcome::SourceFault));
         }
-        let copied = match piece {
-            Piece::Shared { region: source, offset, len } => {
+        let copied = match iovec {
+            Iovec::Shared { region: source, offset, len } => {
                 Region::copy_between(source, offset, region, at, len)
             }
-            Piece::Private(bytes) => region.copy_in(at, bytes),
+            Iovec::Private(bytes) => region.copy_in(at, bytes),
         };
         copied.map_err(outside)?;
         (at, left) = (at + len, left - len);

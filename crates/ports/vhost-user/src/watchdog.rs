@@ -4,11 +4,11 @@
 //! after it was checked, and fill its counter. The next write of a worker would then wait for ever, and with it every port that
 //! the worker serves. No system call writes to an eventfd without regard to that flag, so eventfds that are written are watched.
 //!
-//! At the first proof, all descriptors of that front-end's process are refused, in all its sessions: if each had to be found full by a look of
+//! At the first proof, all descriptors of that front-end's process are refused, in all its sessions: if each had to be found full by a check of
 //! its own, one with many rings or ports would hold its neighbours up once for each of them.
 //!
 //! A full counter under a write is proof: it takes 2⁶⁴ - 2 notifications that nobody read, or somebody who blocks writers. The moments of the
-//! looks are random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
+//! checks are random, because a front-end that knew them could empty the counter before each of them, and block a worker most of the time.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(3);
 
 /// The calls of all sessions of this process.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
-/// The thread that looks at them.
+/// The thread that checks them.
 static THREAD: OnceLock<JoinHandle<()>> = OnceLock::new();
 
 /// A descriptor under watch.
@@ -33,13 +33,13 @@ struct Watched {
     call: Weak<Call>,
     /// Rung when the counter was full. The calls of one front-end have the same alarm, and no others have it.
     alarm: Weak<Alarm>,
-    /// Writes that had begun at the last look.
+    /// Writes that had begun at the last check.
     writes: u64,
 }
 
 /// What a check of a descriptor found.
 #[derive(PartialEq, Eq)]
-enum Look {
+enum Found {
     /// Nothing was written since the last one.
     Quiet,
     /// Something was, or still is being written.
@@ -51,18 +51,18 @@ enum Look {
 }
 
 impl Watched {
-    fn look(&mut self) -> Look {
-        let Some(call) = self.call.upgrade() else { return Look::Gone };
+    fn check(&mut self) -> Found {
+        let Some(call) = self.call.upgrade() else { return Found::Gone };
         let before = std::mem::replace(&mut self.writes, call.writes());
         match call.write_under_way() {
             // Only now is it worth a system call.
-            Some(_) if call.is_full() => Look::Full,
-            None if before == self.writes => Look::Quiet,
-            _ => Look::Written,
+            Some(_) if call.is_full() => Found::Full,
+            None if before == self.writes => Found::Quiet,
+            _ => Found::Written,
         }
     }
 
-    /// Whether a write has begun since the last look.
+    /// Whether a write has begun since the last check.
     fn is_written(&self) -> bool {
         self.call.upgrade().is_some_and(|call| call.writes() != self.writes)
     }
@@ -87,10 +87,10 @@ fn refuse_all(watched: &mut Vec<Watched>, culprit: &Weak<Alarm>, free: Free) {
     if let Some(alarm) = &alarm {
         alarm.prove(BLOCKED);
     }
-    // A counter that had room a moment ago may be filled under its write, and nobody looks any more.
+    // A counter that had room a moment ago may be filled under its write, and nobody checks any more.
     for call in calls.into_iter().filter(|call| call.write_under_way().is_some()) {
         if free(call.clone()).is_err() {
-            // The process has no thread for it now. The worker must not stay blocked for ever, so the next look finds the call again.
+            // The process has no thread for it now. The worker must not stay blocked for ever, so the next check finds the call again.
             let call = Arc::downgrade(&call);
             watched.push(Watched { call, alarm: culprit.clone(), writes: 0 });
         }
@@ -122,7 +122,7 @@ pub fn watch(call: &Arc<Call>, alarm: &Arc<Alarm>) -> io::Result<()> {
         let _ = THREAD.set(thread);
     }
     if watched.len() == watched.capacity() {
-        // Those of sessions that ended while nobody looked.
+        // Those of sessions that ended while nobody checked.
         watched.retain(|one| one.call.strong_count() > 0);
     }
     let (call, alarm) = (Arc::downgrade(call), Arc::downgrade(alarm));
@@ -132,33 +132,33 @@ pub fn watch(call: &Arc<Call>, alarm: &Arc<Alarm>) -> io::Result<()> {
 }
 
 /// A random time of at most [`PERIOD`].
-fn pause(random: &RandomState, look: u64) -> Duration {
+fn pause(random: &RandomState, check: u64) -> Duration {
     let range = u64::try_from(PERIOD.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(random.hash_one(look) % range)
+    Duration::from_micros(random.hash_one(check) % range)
 }
 
-/// Looks at all of them once, and refuses the calls of front-ends that have proven hostile. Returns whether nothing was written.
-fn look_at_all(watched: &mut Vec<Watched>, free: Free) -> bool {
+/// Checks all of them once, and refuses the calls of front-ends that have proven hostile. Returns whether nothing was written.
+fn check_all(watched: &mut Vec<Watched>, free: Free) -> bool {
     let mut is_quiet = true;
     let mut hostile = Vec::new();
     watched.retain_mut(|one| {
-        let found = one.look();
-        is_quiet &= matches!(found, Look::Quiet | Look::Gone);
-        if found == Look::Full {
+        let found = one.check();
+        is_quiet &= matches!(found, Found::Quiet | Found::Gone);
+        if found == Found::Full {
             hostile.push(one.alarm.clone());
         }
-        found != Look::Gone
+        found != Found::Gone
     });
     hostile.iter().for_each(|alarm| refuse_all(watched, alarm, free));
     is_quiet
 }
 
-/// Looks again and again, and sleeps while nothing is written.
+/// Checks again and again, and sleeps while nothing is written.
 fn run() {
     let random = RandomState::new();
-    for look in 0.. {
-        thread::sleep(pause(&random, look));
-        let is_quiet = look_at_all(&mut lock(), drain_beside);
+    for check in 0.. {
+        thread::sleep(pause(&random, check));
+        let is_quiet = check_all(&mut lock(), drain_beside);
         if is_quiet {
             WATCHER.doze_until(|| lock().iter().any(Watched::is_written));
         }
@@ -186,7 +186,7 @@ mod tests {
         let write = call.begin();
         assert!(write.is_some());
         for _ in 0..25 {
-            look_at_all(&mut lock(), drain_beside);
+            check_all(&mut lock(), drain_beside);
         }
         let mut fds = [PollFd::new(&*alarm, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "the session is ended");
@@ -255,11 +255,11 @@ mod tests {
             thread::yield_now();
         }
         for _ in 0..2 {
-            assert!(!look_at_all(&mut own, |_| Err(io::ErrorKind::WouldBlock.into())));
+            assert!(!check_all(&mut own, |_| Err(io::ErrorKind::WouldBlock.into())));
             assert!(call.begin().is_none() && !worker.is_finished());
         }
-        look_at_all(&mut own, drain_beside);
+        check_all(&mut own, drain_beside);
         worker.join().unwrap();
-        assert!(own.is_empty(), "it is looked at for ever");
+        assert!(own.is_empty(), "it is checked for ever");
     }
 }

@@ -1,7 +1,7 @@
 //! Writes a frame into the buffers that a guest posted.
 
 use port::Outcome;
-use shm::{OutOfBounds, Piece, Region};
+use shm::{Iovec, OutOfBounds, Region};
 use virtqueue::Buffer;
 
 /// The places of a frame for a guest, in order. Writing fails only where a buffer is not what the ring said.
@@ -60,15 +60,15 @@ impl<'a> Writer<'a> {
     /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
     pub(crate) fn copy<'b>(
         &mut self,
-        pieces: impl Iterator<Item = Piece<'b>>,
+        iovecs: impl Iterator<Item = Iovec<'b>>,
     ) -> Result<Result<(), Outcome>, NoPlace> {
-        for piece in pieces {
-            let (source, mut from, mut left) = match piece {
-                Piece::Private(bytes) => {
+        for iovec in iovecs {
+            let (source, mut from, mut left) = match iovec {
+                Iovec::Private(bytes) => {
                     self.write(bytes)?;
                     continue;
                 }
-                Piece::Shared { region, offset, len } => (region, offset, len),
+                Iovec::Shared { region, offset, len } => (region, offset, len),
             };
             if source.address(from, left).is_err() {
                 return Ok(Err(Outcome::SourceFault));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use port::{
-    Armed, Body, Broken, Budget, Doorbell, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes,
-    Piece, Received, WINDOW, Window,
+    Armed, Body, Broken, Budget, Doorbell, Event, FRAME_MAX, Fragment, Frame, HEADER_MAX, Ingress,
+    Outcomes, Received, WINDOW, Window,
 };
 use shm::Region;
 use vhost_user::Call;
@@ -17,8 +17,8 @@ use crate::messages::Notifier;
 use crate::options::Agreed;
 use crate::shared_memory::{PART, WHOLE};
 
-/// The most buffers of a frame: one for each piece behind its header.
-const BUFFERS_MAX: usize = port::PIECES_MAX;
+/// The most buffers of a frame: one for each fragment behind its header.
+const BUFFERS_MAX: usize = port::FRAGMENTS_MAX;
 
 /// The ring of buffers that the back-end fills, as the ingress side of a queue. A frame stays in its buffers until it is
 /// finished.
@@ -59,7 +59,7 @@ impl Receiver {
         let is_mergeable = agreed.has(bit::MRG_RXBUF);
         let buffer = if is_mergeable { PART } else { WHOLE };
         let _ = ring.offer(ring.free(), buffer);
-        // In any case: the back-end may have looked before they were there.
+        // In any case: the back-end may have checked before they were there.
         kick.notify();
         Self {
             ring,
@@ -139,12 +139,13 @@ fn read(region: &Region, buffers: &[Returned], header_len: usize, frame: &mut Fr
     }
     frame.header_len = u8::try_from(private).unwrap_or(u8::MAX);
     frame.len = u32::try_from(len).unwrap_or(u32::MAX);
-    frame.pieces.clear();
+    frame.fragments.clear();
     let rest = rest.iter().map(|buffer| (buffer.offset, buffer.written as usize));
     for (offset, len) in std::iter::once((start + private, in_first - private)).chain(rest) {
         // No longer than the frame.
         let Ok(len) = u16::try_from(len) else { return false };
-        if len > 0 && frame.pieces.try_push(Piece::in_region(0, offset as u64, len)).is_err() {
+        if len > 0 && frame.fragments.try_push(Fragment::in_region(0, offset as u64, len)).is_err()
+        {
             return false;
         }
     }

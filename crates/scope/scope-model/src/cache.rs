@@ -148,7 +148,7 @@ fn filter(
 /// Defines how a line is looked up in sets with these tags. It has no branch, since the way of a hit is unpredictable. It
 /// reads and writes the set as one vector, because a load that spans several recent smaller stores stalls until they reach
 /// the cache.
-macro_rules! look_up {
+macro_rules! lookup {
     ($tag:ty, $set:ty) => {
         impl Lines for Sets<$tag> {
             #[inline(always)]
@@ -185,8 +185,8 @@ macro_rules! look_up {
     };
 }
 
-look_up!(u16, u16x8);
-look_up!(u32, u32x8);
+lookup!(u16, u16x8);
+lookup!(u32, u32x8);
 
 /// Unified L2s of every size side by side. Each sees every line that an L1 missed.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{L2_SIZES, Policy, TLB_SIZES, TlbSet};
 use crate::cost_event::EventCounts;
 
-/// Counts of one piece of code, or of many, for the processor of a [`Config`](crate::Config).
+/// Counts of a block of code, or of many, for the processor of a [`Config`](crate::Config).
 ///
 /// Hits are lookups that did not miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

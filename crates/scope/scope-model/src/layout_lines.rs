@@ -17,7 +17,7 @@ pub type Each<T> = [T; LAYOUTS];
 /// Caches of one size, one for each layout, with LRU replacement.
 ///
 /// Each way of a set lies beside the same way of the other layouts. A line that does not move uses the same set in all layouts,
-/// and is looked up for [`LANES`] of them at once. A line of a piece uses another set in each.
+/// and is looked up for [`LANES`] of them at once. A line of a section uses another set in each.
 #[derive(Debug)]
 pub struct LayoutLines {
     /// The tags by set and way, the most recently used first.

@@ -34,7 +34,7 @@ pub struct LayoutPages {
     slots: Box<[(u64, u32); SLOTS]>,
     /// When each of them was used last.
     fixed: Vec<u64>,
-    /// When pages of pieces were used last.
+    /// When pages of sections were used last.
     moved: Vec<MovedPage>,
     /// The number of uses so far.
     now: u64,
@@ -49,7 +49,7 @@ pub struct LayoutPages {
     misses: Each<u64>,
 }
 
-/// When a page of a piece was used last.
+/// When a page of a section was used last.
 #[derive(Clone, Debug)]
 struct MovedPage {
     /// [`LayoutPages::begin`] at that time.
@@ -90,7 +90,7 @@ impl LayoutPages {
         &self.misses
     }
 
-    /// A number for a page of a piece.
+    /// A number for a page of a section.
     pub fn add_moved(&mut self) -> u32 {
         let page = MovedPage { begin: u64::MAX, recent: 0, times: [0; LAYOUTS] };
         self.moved.push(page);
@@ -122,7 +122,7 @@ impl LayoutPages {
         self.enter(kind, word, mapping.global, ALL)
     }
 
-    /// Uses a page of a piece in some layouts, a bit each. Returns their misses together.
+    /// Uses a page of a section in some layouts, a bit each. Returns their misses together.
     #[inline]
     pub fn moved(&mut self, number: u32, layouts: u32) -> u64 {
         let word = word_of(number, true);
@@ -279,7 +279,7 @@ mod tests {
         for (uses, count) in [(3 * TURN, 20), (20_000, 60), (2 * TURN, 15), (500, 60)] {
             for _ in 0..uses {
                 let page = below(count);
-                // Pages of pieces have the second half of the numbers of the lists.
+                // Pages of sections have the second half of the numbers of the lists.
                 let (key, layouts) = if page < count / 2 {
                     pages.fixed(page, mapping);
                     (page, ALL)

@@ -10,7 +10,7 @@ use crate::layout_lines::{Each, LayoutLines};
 use crate::layout_pages::LayoutPages;
 use crate::mapping::{Mapping, Side};
 use crate::paging::{Flush, Paging};
-use crate::piece::Piece;
+use crate::section::Section;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -36,19 +36,19 @@ impl std::ops::AddAssign for LayoutMisses {
     }
 }
 
-/// An L1I, an L1D and DTLBs for each layout. [Pieces](Piece) of the program lie elsewhere in each layout, all else where it is.
+/// An L1I, an L1D and DTLBs for each layout. [Sections](Section) of the program lie elsewhere in each layout, all else where it is.
 #[derive(Debug)]
 pub struct Layouts {
     paging: Paging,
-    pieces: Vec<Places>,
+    sections: Vec<Places>,
     lines: [LayoutLines; 2],
     pages: LayoutPages,
 }
 
-/// Where a piece lies.
+/// Where a section lies.
 #[derive(Debug)]
 struct Places {
-    /// The number of its first line: a piece has lines of its own, behind those of memory.
+    /// The number of its first line: a section has lines of its own, behind those of memory.
     first_line: u32,
     /// How far each layout shifts it, in bytes.
     shifts: Each<u32>,
@@ -70,22 +70,22 @@ pub struct FixedPage {
 }
 
 impl Layouts {
-    /// Empty caches and TLBs for a program of these pieces. All physical lines have numbers below `lines`.
+    /// Empty caches and TLBs for a program of these sections. All physical lines have numbers below `lines`.
     ///
     /// # Panics
-    /// If the lines of memory and of the pieces are more than 256 GiB.
+    /// If the lines of memory and of the sections are more than 256 GiB.
     #[must_use]
-    pub fn new(config: Config, paging: Paging, lines: u64, pieces: &[Piece]) -> Self {
+    pub fn new(config: Config, paging: Paging, lines: u64, sections: &[Section]) -> Self {
         let mut next = lines.next_multiple_of(PAGE_LINES);
-        let place = |piece: &Piece| {
+        let place = |section: &Section| {
             let first = next;
-            next += pages_of(piece) * PAGE_LINES;
-            Places::new(first, piece)
+            next += pages_of(section) * PAGE_LINES;
+            Places::new(first, section)
         };
-        let pieces = pieces.iter().map(place).collect();
+        let sections = sections.iter().map(place).collect();
         let lines = [(); 2].map(|()| LayoutLines::new(config.l1_bytes, next));
         let pages = LayoutPages::new(usize::from(TLB_ENTRIES[config.tlb]));
-        Self { paging, pieces, lines, pages }
+        Self { paging, sections, lines, pages }
     }
 
     /// Uses a line that does not move, by its physical number. Returns the misses of all layouts together.
@@ -100,11 +100,16 @@ impl Layouts {
         self.pages.fixed(page.page, page.mapping)
     }
 
-    /// Fetches or accesses `bytes` bytes at an offset into a piece. Returns the misses of all layouts together.
+    /// Fetches or accesses `bytes` bytes at an offset into a section. Returns the misses of all layouts together.
     #[inline]
-    pub fn moved(&mut self, side: Side, piece: usize, (offset, bytes): (u64, u64)) -> LayoutMisses {
+    pub fn moved(
+        &mut self,
+        side: Side,
+        section: usize,
+        (offset, bytes): (u64, u64),
+    ) -> LayoutMisses {
         let mut all = LayoutMisses::default();
-        let Some(places) = self.pieces.get_mut(piece) else { return all };
+        let Some(places) = self.sections.get_mut(section) else { return all };
         let bytes = bytes.max(1);
         if side == Side::Data {
             all.pages = places.use_pages((offset, bytes), &mut self.pages);
@@ -116,7 +121,7 @@ impl Layouts {
         all
     }
 
-    /// Applies an instruction that empties TLBs. Pieces are parts of one program, so an invalidated page of one is rare: then
+    /// Applies an instruction that empties TLBs. Sections are parts of one program, so an invalidated page of one is rare: then
     /// all pages that are not global go.
     pub fn flush(&mut self, what: Flush, moved: bool) {
         let globals = self.paging.apply(what);
@@ -152,24 +157,24 @@ fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// The pages that a piece uses: a shift is less than a page, and a last access may end beyond the piece.
-fn pages_of(piece: &Piece) -> u64 {
-    piece.bytes.div_ceil(PAGE) + 2
+/// The pages that a section uses: a shift is less than a page, and a last access may end beyond the section.
+fn pages_of(section: &Section) -> u64 {
+    section.bytes.div_ceil(PAGE) + 2
 }
 
 impl Places {
-    fn new(first_line: u64, piece: &Piece) -> Self {
+    fn new(first_line: u64, section: &Section) -> Self {
         Self {
             first_line: short(first_line),
-            shifts: piece.shifts().map(u32::from),
+            shifts: section.shifts().map(u32::from),
             pages: Box::default(),
             next_page: Box::default(),
-            align: piece.align.clamp(1, LINE as u64),
-            page_count: index(pages_of(piece)),
+            align: section.align.clamp(1, LINE as u64),
+            page_count: index(pages_of(section)),
         }
     }
 
-    /// Uses the pages of bytes of the piece. Returns the misses of all layouts together.
+    /// Uses the pages of bytes of the section. Returns the misses of all layouts together.
     #[inline]
     fn use_pages(&mut self, (offset, bytes): (u64, u64), pages: &mut LayoutPages) -> u64 {
         let end = offset + bytes - 1;
@@ -195,7 +200,7 @@ impl Places {
         missed
     }
 
-    /// Prepares for data: a piece of code has no page in a DTLB.
+    /// Prepares for data: a section of code has no page in a DTLB.
     #[cold]
     fn prepare_pages(&mut self) {
         let reaches = |place: u64, shift: u32| place * self.align + u64::from(shift) >= PAGE;

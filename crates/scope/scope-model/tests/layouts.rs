@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use proptest::prelude::*;
 use scope_model::{
     FixedPage, Flush, LAYOUT_TLBS, LAYOUTS, LayoutMisses, Layouts, Mapping, PageSize, Paging,
-    Piece, Preset, Side, TlbSet,
+    Preset, Section, Side, TlbSet,
 };
 
 const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
@@ -16,7 +16,7 @@ const LINES: u64 = 1 << 20;
 #[expect(clippy::cast_possible_truncation, reason = "they are few")]
 const TLBS: usize = LAYOUT_TLBS as usize;
 
-/// What a line or a page holds: a place in memory, or in a piece.
+/// What a line or a page holds: a place in memory, or in a section.
 type Name = (Option<usize>, u64);
 
 /// The most recently used first.
@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
         20 => (any::<bool>(), page.clone(), 0u64..64, prop::bool::weighted(0.9))
             .prop_map(|(c, p, l, mapped)| Step::Fixed(c, p, l, mapped)),
         40 => (any::<bool>(), 0usize..60, 0u64..6000, 1u64..130)
-            .prop_map(|(c, piece, at, bytes)| Step::Moved(c, piece, at, bytes)),
+            .prop_map(|(c, section, at, bytes)| Step::Moved(c, section, at, bytes)),
         1 => page.prop_map(Step::Invalidate),
         1 => Just(Step::NewSpace),
     ]
@@ -106,12 +106,12 @@ proptest! {
         steps in prop::collection::vec(step(), 1..2500),
         seed: u64,
     ) {
-        let align = |piece: u64| [1u64, 16, 64][usize::try_from(piece % 3).unwrap()];
-        let pieces: Vec<Piece> = (0..60)
-            .map(|piece| Piece { seed: seed ^ piece, bytes: 6200, align: align(piece) })
+        let align = |section: u64| [1u64, 16, 64][usize::try_from(section % 3).unwrap()];
+        let sections: Vec<Section> = (0..60)
+            .map(|section| Section { seed: seed ^ section, bytes: 6200, align: align(section) })
             .collect();
-        let mut layouts = Layouts::new(Preset::Server.config(), PAGING, LINES, &pieces);
-        let shifts: Vec<[u16; LAYOUTS]> = pieces.iter().map(Piece::shifts).collect();
+        let mut layouts = Layouts::new(Preset::Server.config(), PAGING, LINES, &sections);
+        let shifts: Vec<[u16; LAYOUTS]> = sections.iter().map(Section::shifts).collect();
         let mut naive = vec![Naive::default(); LAYOUTS];
         let mut counted = LayoutMisses::default();
         for step in steps {
@@ -130,16 +130,16 @@ proptest! {
                         }
                     }
                 }
-                Step::Moved(code, piece, at, bytes) => {
-                    counted += layouts.moved(side(code), piece, (at, bytes));
-                    for (naive, shift) in naive.iter_mut().zip(shifts[piece]) {
+                Step::Moved(code, section, at, bytes) => {
+                    counted += layouts.moved(side(code), section, (at, bytes));
+                    for (naive, shift) in naive.iter_mut().zip(shifts[section]) {
                         let (first, last) = (at + u64::from(shift), at + u64::from(shift) + bytes - 1);
                         if !code {
                             let pages = first / 4096..=last / 4096;
-                            pages.for_each(|page| naive.page((Some(piece), page), false, false));
+                            pages.for_each(|page| naive.page((Some(section), page), false, false));
                         }
                         let lines = first / 64..=last / 64;
-                        lines.for_each(|line| naive.line(side(code), (Some(piece), line)));
+                        lines.for_each(|line| naive.line(side(code), (Some(section), line)));
                     }
                 }
                 Step::Invalidate(page) => {
@@ -170,8 +170,8 @@ proptest! {
     }
 
     #[test]
-    fn layouts_spread_a_piece_over_the_page_and_over_the_line(seed: u64) {
-        let shifts = Piece { seed, bytes: 100, align: 16 }.shifts();
+    fn layouts_spread_a_section_over_the_page_and_over_the_line(seed: u64) {
+        let shifts = Section { seed, bytes: 100, align: 16 }.shifts();
         let mut quarters = [0; 4];
         let mut phases = [0; 4];
         for shift in shifts.map(usize::from) {
@@ -180,8 +180,8 @@ proptest! {
             phases[shift % 64 / 16] += 1;
         }
         prop_assert_eq!([quarters, phases], [[LAYOUTS / 4; 4]; 2]);
-        prop_assert_eq!(shifts, Piece { seed, bytes: 7, align: 16 }.shifts());
-        let lines = Piece { seed, bytes: 100, align: 64 }.shifts();
+        prop_assert_eq!(shifts, Section { seed, bytes: 7, align: 16 }.shifts());
+        let lines = Section { seed, bytes: 100, align: 64 }.shifts();
         prop_assert!(lines.iter().all(|shift| shift % 64 == 0));
     }
 }

@@ -36,7 +36,7 @@ pub struct Arguments {
     pub calls: bool,
     /// The file of the [functions](crate::Functions) that are known before; empty for none.
     pub functions: PathBuf,
-    /// The file of the [pieces](crate::LayoutPlan) that layouts put elsewhere; empty for no layouts.
+    /// The file of the [sections](crate::LayoutPlan) that layouts put elsewhere; empty for no layouts.
     pub layouts: PathBuf,
     /// Whether there may be more than one recording, one for each pair of marks: the files then end with their numbers.
     pub windows: bool,

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_a_library_is_told_by_its_code() {
+    fn a_link_to_a_library_is_recognised_by_its_code() {
         let jump: &[u8] = &[0xf2, 0xff, 0x25, 0, 1, 0, 0];
         let of = |code: &[&[u8]], function| {
             BlockFlow::new(0x1000, code, Mode::User, function, BlockEvents::default()).is_thunk()

@@ -46,8 +46,8 @@ const _: () = assert!(size_of::<HotBlock>() == 32, "half a cache line");
 
 /// [`HotBlock::leads_to`] of a block that leads to no other of its function.
 pub const NOWHERE: u32 = 0;
-/// The function of a block that the call graph always has to look at.
-pub const LOOK: u32 = u32::MAX;
+/// The function of a block that the call graph always has to check.
+pub const CHECKED: u32 = u32::MAX;
 /// The number of the first known function; the numbers below are of unknown functions, by the kind of code.
 const FIRST_KNOWN: u32 = 8;
 
@@ -195,7 +195,7 @@ impl Blocks {
             lines: clamp(last_line - line + 1),
             // No domain's: its first execution finds the site.
             domain: u8::MAX,
-            function: LOOK,
+            function: CHECKED,
             leads_to: NOWHERE,
             has_events: code.events != BlockEvents::default(),
         });
@@ -207,7 +207,7 @@ impl Blocks {
         let Some(hot) = self.hot.last_mut() else { return };
         let unknown = flow.mode.map_or(1, |mode| 1 + mode as u32);
         let function = flow.function.map_or(unknown, |function| FIRST_KNOWN + function.number);
-        hot.function = if begins { LOOK } else { function };
+        hot.function = if begins { CHECKED } else { function };
         let stays = matches!(flow.ending, Ending::Next | Ending::Jump | Ending::IndirectJump);
         hot.leads_to = if stays { function } else { NOWHERE };
     }

@@ -156,7 +156,7 @@ impl Counts {
     /// Counts the entries of a batch. Returns it to be reused.
     pub fn count(&mut self, batch: Batch) -> Option<Batch> {
         for part in batch.entries().chunks(LINES) {
-            self.look_up(part);
+            self.lookup(part);
             let mut line = 0;
             for entry in part.iter().copied() {
                 let (executed, at) = batch.executed_at(entry);
@@ -174,7 +174,7 @@ impl Counts {
     }
 
     /// Looks up the lines of these entries in the L2s.
-    fn look_up(&mut self, part: &[Entry]) {
+    fn lookup(&mut self, part: &[Entry]) {
         let mut count = 0;
         for entry in part {
             self.lookups[count % LINES] = Lookup::new(entry.value(), count);

@@ -7,7 +7,7 @@ use scope_model::{LineId, Side};
 use crate::access_groups::Member;
 use crate::accesses::{FULL, LineUse, USES};
 use crate::batch::{Batch, ExecutedBlock};
-use crate::blocks::{BlockId, Blocks, HotBlock, LOOK, NOWHERE};
+use crate::blocks::{BlockId, Blocks, CHECKED, HotBlock, NOWHERE};
 use crate::call_graph::{CallGraph, Executed};
 use crate::group_word::GroupWord;
 use crate::layout_trace::LayoutTrace;
@@ -253,7 +253,7 @@ fn arrive(calls: &mut CallGraph, now: &mut State, hot: &mut HotBlock, block: Blo
     // The call graph may be at this block already, since before a stop for the recorder.
     if hot.function != now.leads_to && now.arrived != block {
         if calls.arrive(now.last, block, domain, now.instructions) {
-            hot.function = LOOK;
+            hot.function = CHECKED;
         }
         now.node = calls.node();
         now.arrived = block;

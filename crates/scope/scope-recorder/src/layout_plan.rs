@@ -1,25 +1,25 @@
-//! The pieces of a program that layouts put elsewhere, in the file that pvscope writes for the plugin.
+//! The sections of a program that layouts put elsewhere, in the file that pvscope writes for the plugin.
 
 use std::fmt::Write as _;
 
-use scope_model::Piece;
+use scope_model::Section;
 
-/// A piece, and where it lies in the program that runs.
+/// A section, and where it lies in the program that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlacedPiece {
+pub struct PlacedSection {
     /// The virtual address of its first byte.
     pub start: u64,
     /// What layouts have to know of it.
-    pub piece: Piece,
+    pub section: Section,
 }
 
-/// The pieces of one program, and the entries of the kernel for what is not the program's work.
+/// The sections of one program, and the entries of the kernel for what is not the program's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutPlan {
     /// Functions, in the order of their addresses, none within another.
-    pub code: Vec<PlacedPiece>,
+    pub code: Vec<PlacedSection>,
     /// Segments of data in whole pages, in the order of their addresses.
-    pub data: Vec<PlacedPiece>,
+    pub data: Vec<PlacedSection>,
     /// The addresses at which interrupts enter the kernel.
     pub interrupts: Vec<u64>,
     /// The addresses at which exceptions do.
@@ -31,8 +31,8 @@ impl LayoutPlan {
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for (kind, pieces) in [("code", &self.code), ("data", &self.data)] {
-            for PlacedPiece { start, piece: Piece { seed, bytes, align } } in pieces {
+        for (kind, sections) in [("code", &self.code), ("data", &self.data)] {
+            for PlacedSection { start, section: Section { seed, bytes, align } } in sections {
                 let _ = writeln!(text, "{kind} {start:x} {bytes:x} {align:x} {seed:x}");
             }
         }
@@ -65,8 +65,8 @@ impl LayoutPlan {
             rest.split(' ').map(|word| u64::from_str_radix(word, 16)).collect();
         match (kind, &numbers.ok()?[..]) {
             ("code" | "data", &[start, bytes, align, seed]) => {
-                let pieces = if kind == "code" { &mut self.code } else { &mut self.data };
-                pieces.push(PlacedPiece { start, piece: Piece { seed, bytes, align } });
+                let sections = if kind == "code" { &mut self.code } else { &mut self.data };
+                sections.push(PlacedSection { start, section: Section { seed, bytes, align } });
             }
             ("interrupt", [address]) => self.interrupts.push(*address),
             ("exception", [address]) => self.exceptions.push(*address),
@@ -76,24 +76,24 @@ impl LayoutPlan {
     }
 }
 
-/// The number of the piece that an address lies in, and the bytes from its start.
-pub fn find(pieces: &[PlacedPiece], address: u64) -> Option<(usize, u64)> {
-    let number = pieces.partition_point(|placed| placed.start <= address).checked_sub(1)?;
-    let PlacedPiece { start, piece } = pieces.get(number)?;
+/// The number of the section that an address lies in, and the bytes from its start.
+pub fn find(sections: &[PlacedSection], address: u64) -> Option<(usize, u64)> {
+    let number = sections.partition_point(|placed| placed.start <= address).checked_sub(1)?;
+    let PlacedSection { start, section } = sections.get(number)?;
     let offset = address - start;
-    (offset < piece.bytes).then_some((number, offset))
+    (offset < section.bytes).then_some((number, offset))
 }
 
-/// Leaves out pieces that begin within an earlier one: an address has one piece.
-pub fn disjoint(mut pieces: Vec<PlacedPiece>) -> Vec<PlacedPiece> {
-    pieces.sort_by_key(|placed| placed.start);
+/// Leaves out sections that begin within an earlier one: an address has one section.
+pub fn disjoint(mut sections: Vec<PlacedSection>) -> Vec<PlacedSection> {
+    sections.sort_by_key(|placed| placed.start);
     let mut end = 0;
-    pieces.retain(|PlacedPiece { start, piece }| {
+    sections.retain(|PlacedSection { start, section }| {
         let is_after = *start >= end;
-        end = if is_after { start + piece.bytes } else { end };
+        end = if is_after { start + section.bytes } else { end };
         is_after
     });
-    pieces
+    sections
 }
 
 #[cfg(test)]
@@ -102,8 +102,10 @@ mod tests {
 
     #[test]
     fn a_plan_is_read_as_it_was_written() {
-        let placed =
-            |start, bytes| PlacedPiece { start, piece: Piece { seed: start, bytes, align: 16 } };
+        let placed = |start, bytes| PlacedSection {
+            start,
+            section: Section { seed: start, bytes, align: 16 },
+        };
         let plan = LayoutPlan {
             code: vec![placed(0x1000, 0x30), placed(0x1040, 0x100)],
             data: vec![placed(0x4000, 0x1000)],

@@ -1,8 +1,8 @@
-//! Follows the execution for layouts: which pieces of the program it uses, without interrupts.
+//! Follows the execution for layouts: which sections of the program it uses, without interrupts.
 
 use scope_model::{
     Config, CostEvent, FixedPage, Flush, LayoutMisses, Layouts, LineId, Mapping, PAGE_SLOTS,
-    Paging, Piece, Side,
+    Paging, Section, Side,
 };
 use scope_result::{BlockMisses, LayoutCounts, Mode};
 
@@ -12,11 +12,11 @@ use crate::layout_plan::{LayoutPlan, find};
 const PAGE: u64 = 4096;
 const LINE: u64 = scope_model::LINE as u64;
 
-/// Where a block or a page lies: in a piece that moves, or at the same address in each layout.
+/// Where a block or a page lies: in a section that moves, or at the same address in each layout.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Fixed,
-    /// The number of the piece, and the bytes from its start.
+    /// The number of the section, and the bytes from its start.
     Moved(usize, u64),
 }
 
@@ -69,11 +69,11 @@ pub struct LayoutTrace {
 impl LayoutTrace {
     /// Layouts of the program whose page tables are current.
     pub fn new(plan: LayoutPlan, config: Config, paging: Paging, lines: u64) -> Self {
-        let pieces = plan.code.iter().chain(&plan.data).map(|placed| placed.piece);
-        let pieces: Vec<Piece> = pieces.collect();
+        let sections = plan.code.iter().chain(&plan.data).map(|placed| placed.section);
+        let sections: Vec<Section> = sections.collect();
         let unmapped = MappedPage { page: 0, mapping: Mapping::UNMAPPED, place: Place::Fixed };
         Self {
-            layouts: Layouts::new(config, paging, lines, &pieces),
+            layouts: Layouts::new(config, paging, lines, &sections),
             root: paging.root,
             plan,
             blocks: Vec::new(),
@@ -90,7 +90,7 @@ impl LayoutTrace {
         let (address, bytes) = code.range();
         let is_own = code.mode() == Mode::User && code.space() == self.root;
         let found = find(&self.plan.code, address).filter(|_| is_own);
-        let place = found.map_or(Place::Fixed, |(piece, offset)| Place::Moved(piece, offset));
+        let place = found.map_or(Place::Fixed, |(section, offset)| Place::Moved(section, offset));
         let crossing = if self.plan.interrupts.contains(&address) {
             Crossing::Interrupt
         } else if self.plan.exceptions.contains(&address) {
@@ -109,7 +109,7 @@ impl LayoutTrace {
         let found = find(&self.plan.data, page * PAGE).filter(|_| side == Side::Data);
         let before = self.plan.code.len();
         let place =
-            found.map_or(Place::Fixed, |(piece, offset)| Place::Moved(before + piece, offset));
+            found.map_or(Place::Fixed, |(section, offset)| Place::Moved(before + section, offset));
         self.pages[side as usize][slot(page * PAGE)] = MappedPage { page, mapping, place };
     }
 
@@ -127,8 +127,8 @@ impl LayoutTrace {
             return;
         }
         let misses = match place {
-            Place::Moved(piece, offset) => {
-                self.layouts.moved(Side::Code, piece, (offset, bytes)).code
+            Place::Moved(section, offset) => {
+                self.layouts.moved(Side::Code, section, (offset, bytes)).code
             }
             Place::Fixed => {
                 let lines = address / LINE..=(address + bytes.max(1) - 1) / LINE;
@@ -159,9 +159,10 @@ impl LayoutTrace {
         }
         let mapped = self.pages[Side::Data as usize][slot(address)];
         let (lines, pages) = match mapped.place {
-            Place::Moved(piece, offset) => {
+            Place::Moved(section, offset) => {
                 let bytes = (offset + address % PAGE, length + 1);
-                let LayoutMisses { data, pages, .. } = self.layouts.moved(Side::Data, piece, bytes);
+                let LayoutMisses { data, pages, .. } =
+                    self.layouts.moved(Side::Data, section, bytes);
                 (data, pages)
             }
             Place::Fixed => self.fixed_data(address, length),
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
     use crate::access_groups::Accesses;
     use crate::cost_events::BlockEvents;
-    use crate::layout_plan::PlacedPiece;
+    use crate::layout_plan::PlacedSection;
 
     const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
     const PROGRAM: u64 = 0x40_0000;
@@ -243,8 +244,10 @@ mod tests {
     const RETURN: BlockId = BlockId(5);
 
     fn trace() -> LayoutTrace {
-        let placed =
-            |start, bytes, align| PlacedPiece { start, piece: Piece { seed: start, bytes, align } };
+        let placed = |start, bytes, align| PlacedSection {
+            start,
+            section: Section { seed: start, bytes, align },
+        };
         let plan = LayoutPlan {
             code: vec![placed(PROGRAM, 0x400, 16)],
             data: vec![placed(STACK, 0x2000, 16)],
@@ -325,16 +328,16 @@ mod tests {
         let bytes = |function: u64| 0x90 + function * 0x70 + more;
         let mut at = PROGRAM;
         let place = |function: &u64| {
-            let piece = Piece { seed: *function, bytes: bytes(*function), align: 16 };
+            let section = Section { seed: *function, bytes: bytes(*function), align: 16 };
             let start = at;
-            at += (piece.bytes + 15) & !15;
-            PlacedPiece { start, piece }
+            at += (section.bytes + 15) & !15;
+            PlacedSection { start, section }
         };
-        let mut code: Vec<PlacedPiece> = order.iter().map(place).collect();
+        let mut code: Vec<PlacedSection> = order.iter().map(place).collect();
         code.sort_by_key(|placed| placed.start);
         let start = |function: u64| {
             code.iter()
-                .find(|placed| placed.piece.seed == function)
+                .find(|placed| placed.section.seed == function)
                 .map_or(0, |placed| placed.start)
         };
         let mut blocks: Vec<BlockCode> = Vec::new();

@@ -44,7 +44,7 @@ pub use frames::{FrameEntry, FrameProbe, SkbLayout};
 pub use functions::{EntryKind, Functions};
 pub use group_word::GroupWord;
 pub use instrumentation::{AccessCallback, Covers, Instrumentation};
-pub use layout_plan::{LayoutPlan, PlacedPiece, disjoint};
+pub use layout_plan::{LayoutPlan, PlacedSection, disjoint};
 pub use memory::{MemoryMap, bytes_at, shared_memory};
 pub use trace::TraceEvent;
 pub use tracer::{ControlRegisters, Tracer};

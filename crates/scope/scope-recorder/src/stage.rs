@@ -12,7 +12,7 @@ use crate::block_flow::BlockFlow;
 use crate::blocks::{BlockCode, BlockId};
 use crate::trace::LONGEST;
 
-/// How long a thread waits for an empty buffer before it looks again for other work.
+/// How long a thread waits for an empty buffer before it checks again for other work.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A stage of a pipeline: messages go in, their empty buffers come back, and finally its state. The state depends on the

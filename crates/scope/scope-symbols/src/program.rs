@@ -73,7 +73,7 @@ pub struct Span {
     pub source: Source,
 }
 
-/// A piece of the file that is loaded as code.
+/// A part of the file that is loaded as code.
 struct Segment {
     offset: u64,
     file_len: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// 2 % of a worker that shares its CPU.
 pub(crate) const TICK: Duration = Duration::from_millis(3);
 
-/// What a worker's thread is doing: the thread writes it, and the thread that looks for sleepers reads it.
+/// What a worker's thread is doing: the thread writes it, and the thread that watches for sleepers reads it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Activity {
@@ -15,7 +15,7 @@ pub(crate) struct Activity {
     round: AtomicU64,
     /// Nanoseconds since the start of the datapath after which it must not wait for events any more; 0 for no such time.
     past: AtomicU64,
-    /// Counts its turns: whoever looks twice finds out whether it is still in the same one.
+    /// Counts its turns: two reads tell whether it is still in the same one.
     turn: AtomicU64,
     /// The serial number, and one, of the port whose queue or task has its turn, and of the port to which frames are delivered.
     from: AtomicU64,
@@ -67,7 +67,7 @@ impl Activity {
         self.begin_turn(port + 1);
     }
 
-    /// No port has a turn: it looks for events, or executes commands.
+    /// No port has a turn: it polls for events, or executes commands.
     #[inline]
     pub(crate) fn serve_none(&self) {
         self.begin_turn(0);

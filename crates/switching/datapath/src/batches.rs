@@ -60,7 +60,7 @@ pub struct BatchCounts {
     /// it until the end of that in which its last frame was delivered or dropped. Waiting for room in another port and for a
     /// device counts.
     pub nanoseconds: Distribution,
-    /// Nanoseconds for which workers have served the port's queues and tasks, without looks that found nothing.
+    /// Nanoseconds for which workers have served the port's queues and tasks, without polls that found nothing.
     pub worker_nanoseconds: u64,
 }
 

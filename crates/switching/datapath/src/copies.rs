@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use port::{Body, Frame, Lent, Linear, Piece};
+use port::{Body, Fragment, Frame, Lent, Linear};
 use shm::Region;
 
 /// Frames with their bodies.
@@ -43,13 +43,13 @@ impl Copies {
         for (frame, place) in frames.zip(&self.linear.places()[first..]) {
             // Whoever borrowed buffers gives them back as soon as the frame is copied.
             let mut copy = Frame { lent: Lent::NONE, ..frame.clone() };
-            copy.pieces.clear();
+            copy.fragments.clear();
             copy.tail = None;
             let start = place.start + usize::from(frame.header_len);
             // At most the longest frame.
             let len = u16::try_from(place.end.saturating_sub(start)).unwrap_or(u16::MAX);
             if len > 0 {
-                copy.pieces.push(Piece::in_region(0, start as u64, len));
+                copy.fragments.push(Fragment::in_region(0, start as u64, len));
             }
             self.frames.push(copy);
         }
@@ -81,7 +81,7 @@ mod tests {
         region.copy_in(64, &[7; 100]).unwrap();
         let regions = Arc::from([region]);
         let mut frame = Frame { len: 160, header_len: 60, ..Frame::empty() };
-        frame.pieces.push(Piece::in_region(0, 64, 100));
+        frame.fragments.push(Fragment::in_region(0, 64, 100));
         frame.lent.lender = 3;
         frame.lent.tokens.push(1);
         let mut copies = Copies::default();

@@ -20,8 +20,8 @@ use crate::targets::Targets;
 /// A turn that has lasted for this time ends before all its frames have been offered. The rest, also of
 /// a frame that is sent in parts, are offered in the next turn.
 pub(crate) const TURN: Duration = Duration::from_micros(200);
-/// Copies of flooded packets, counted as on a wire, after which a turn looks at the time.
-const COPIES_PER_LOOK: u32 = 64;
+/// Copies of flooded packets, counted as on a wire, after which a turn reads the clock.
+const COPIES_PER_CLOCK: u32 = 64;
 /// Packets that are offered under one lock of an egress queue, counted as on a wire: a frame may have
 /// to be cut into many, while others wait for the lock. An egress with more work per segment does less
 /// per call ([`Outcome::Partial`]).
@@ -173,7 +173,7 @@ impl Carrier {
     /// waits: a port without room misses them, so that one stalled guest cannot hold back what all others get.
     fn flood(&self, targets: Targets<'_>, batch: &Batch<'_>, group: &[u8], hand: &mut Hand<'_>) {
         let copies = u32::try_from(self.ports.list.len()).unwrap_or(u32::MAX).max(1);
-        let packets = (COPIES_PER_LOOK / copies).max(1);
+        let packets = (COPIES_PER_CLOCK / copies).max(1);
         let mut rest = group;
         while !rest.is_empty() {
             if rest.len() < group.len() && hand.is_over() {
@@ -211,7 +211,7 @@ impl Carrier {
                 };
                 // Other workers may use the egress queue between two parts of a frame. This one goes on
                 // to the end: storm control counts segments, and after each frame of many segments the
-                // turn looks at the time.
+                // turn reads the clock.
                 let recipient = Recipient { carrier: self, batch, to, queue };
                 let mut rest = &*group;
                 while !rest.is_empty() {

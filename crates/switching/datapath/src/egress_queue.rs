@@ -13,7 +13,7 @@ use port::{Body, Broken, DropReason, Egress, Offer, Outcome, WINDOW};
 /// How long anybody waits for the lock: its holder may fall asleep, and be found asleep, meanwhile.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the mark of a sleeper is checked meanwhile.
-const LOOK: Duration = Duration::from_micros(500);
+const CHECK_INTERVAL: Duration = Duration::from_micros(500);
 /// After this time a worker tries again to send a notification that is held back in a queue in which a thread sleeps.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -111,7 +111,7 @@ impl EgressQueue {
         let end = Instant::now() + PATIENCE;
         while !self.is_marked(SLEEPS) && Instant::now() < end {
             let number = self.present();
-            if let Some(side) = self.sides[number].try_lock_for(LOOK) {
+            if let Some(side) = self.sides[number].try_lock_for(CHECK_INTERVAL) {
                 return Some(Locked { queue: self, number, side });
             }
         }
@@ -166,8 +166,8 @@ impl EgressQueue {
         if delivered.is_ok()
             && let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting)
         {
-            // The guest's event may have come between the look at its ring and this mark, when no
-            // worker waited for it. So look once more.
+            // The guest's event may have come between the check of its ring and this mark, when no
+            // worker waited for it. So check once more.
             self.wait(worker);
             delivered = deliver_waiting(&mut **egress, body, &mut offers[waiting..], now);
         }

@@ -1,8 +1,8 @@
 //! Which queue's event follows a turn of another queue at once.
 //!
 //! A frame that is written to a device in a bridge can be read from another device of that bridge before the call returns. Where
-//! this was so again and again, the worker reads there at once: one call less to look for events. The read takes one frame, and
-//! not one more to find the end: the event was not taken, so the next look for events tells whether there are more.
+//! this was so again and again, the worker reads there at once: one call less, to poll for events. The read takes one frame, and
+//! not one more to find the end: the event was not taken, so the next poll for events tells whether there are more.
 
 /// After so many times it is foreseen.
 const SURE: u16 = 8;

@@ -59,7 +59,7 @@ impl Inbox {
         let (mut rest, mut most, mut taken) = (offers, WINDOW, 0);
         while let Some(first) = rest.first() {
             if !filling.copies.has_room(first.frame) {
-                // Under the lock: the reader looks after it has taken frames.
+                // Under the lock: the reader checks after it has taken frames.
                 self.waiters.fetch_or(1 << worker, Ordering::AcqRel);
                 break;
             }

@@ -147,7 +147,7 @@ pub struct PortParts {
 pub struct Datapath {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
-    /// The thread that looks for workers that sleep, if they have threads.
+    /// The thread that watches for workers that sleep, if they have threads.
     sleepers: Option<SleeperWatch>,
     next_ingress: AtomicU64,
     placement: Mutex<Placement>,

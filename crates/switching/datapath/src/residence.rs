@@ -1,6 +1,6 @@
 //! How long the batches of an ingress queue are in the daemon.
 //!
-//! A worker reads no clock for this. It learns when a turn ended from the next look at the clock that it takes in any case: after the
+//! A worker reads no clock for this. It learns when a turn ended from the next reading of the clock that it takes in any case: after the
 //! turn if it has several queues with work, and otherwise when its next round begins.
 
 use std::time::{Duration, Instant};

@@ -144,7 +144,7 @@ impl Carrier {
                         let learning = self.shared.table.learn(frame.source(), port.id(), seconds);
                         port.counters().add_learning(learning);
                     }
-                    let lookup = self.look_up(port, frame, seconds, &mut routes.flood);
+                    let lookup = self.lookup(port, frame, seconds, &mut routes.flood);
                     match lookup.route {
                         Route::Flood
                             if self.groups.is_some() && frame.destination().is_multicast() =>
@@ -322,7 +322,7 @@ impl Carrier {
     }
 
     /// Asks the switch where a frame goes. Sets `flood` if it goes to a set of ports.
-    fn look_up<'a>(
+    fn lookup<'a>(
         &'a self,
         port: &Port,
         frame: &Frame,

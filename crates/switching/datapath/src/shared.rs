@@ -166,7 +166,7 @@ pub(crate) struct Shared {
     /// The CPUs of workers, by number.
     pub(crate) cpus: Box<[usize]>,
     pub(crate) snooping: Snooping,
-    /// Of the thread that looks for workers that sleep.
+    /// Of the thread that watches for workers that sleep.
     pub(crate) sleepers: Alarm,
     pub(crate) on_sleep: OnceLock<SleepSink>,
 }
@@ -273,7 +273,7 @@ impl Shared {
         })
     }
 
-    /// Has workers look at messages of IGMP and MLD, or flood all multicast frames.
+    /// Has workers snoop on IGMP and MLD, or flood all multicast frames.
     fn snoop(&self, snoops: bool) {
         self.change(|ports| ports.snoops = snoops);
         if !snoops {

@@ -33,12 +33,12 @@ const ASLEEP: u32 = 3;
 /// So is one that has used this CPU time in one turn, a hundred times what a turn should take.
 const LONG_TURN: Duration = Duration::from_millis(20);
 /// After this many checks without a busy worker it sleeps until a [`TICK`] after one wakes up.
-const IDLE_LOOKS: u32 = 4;
+const IDLE_CHECKS: u32 = 4;
 /// Checks over which short sleeps are counted, and how many of them make their ports suspect.
 const WINDOW: u32 = 32;
 const SHORT_SLEEPS: u32 = 8;
 
-/// The thread that looks at the workers.
+/// The thread that checks the workers.
 pub(crate) struct SleeperWatch {
     shared: Arc<Shared>,
     is_over: Arc<AtomicBool>,
@@ -51,7 +51,7 @@ impl SleeperWatch {
         workers: Vec<Arc<WorkerState>>,
     ) -> std::io::Result<Self> {
         let is_over = Arc::<AtomicBool>::default();
-        let workers = workers.into_iter().map(Looks::new).collect();
+        let workers = workers.into_iter().map(WatchedWorker::new).collect();
         let thread = std::thread::Builder::new().name("sleepers".to_owned());
         let thread = thread.spawn({
             let (shared, is_over) = (shared.clone(), is_over.clone());
@@ -68,40 +68,40 @@ impl SleeperWatch {
     }
 }
 
-fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<Looks>) {
+fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<WatchedWorker>) {
     let is_over = || is_over.load(Ordering::SeqCst);
     let mut idle = 0;
     while !is_over() {
-        if idle < IDLE_LOOKS {
+        if idle < IDLE_CHECKS {
             let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
             std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
         } else {
-            let works = || workers.iter().any(Looks::is_awaited);
+            let works = || workers.iter().any(WatchedWorker::is_awaited);
             shared.sleepers.doze_until(|| works() || is_over());
             idle = 0;
             // What is found then began when the alarm was set.
             let set = Instant::now() - TICK;
-            workers.iter_mut().for_each(|worker| worker.looked = worker.looked.max(set));
+            workers.iter_mut().for_each(|worker| worker.checked = worker.checked.max(set));
         }
         let mut works = false;
         for worker in &mut workers {
-            works |= worker.look(shared);
+            works |= worker.check(shared);
         }
         idle = if works { 0 } else { idle + 1 };
     }
 }
 
-/// What was seen of a worker.
-struct Looks {
+/// A worker, and what was seen of it.
+struct WatchedWorker {
     worker: Arc<WorkerState>,
-    looked: Instant,
-    /// The turn in which it was last found, and what CPU time it had used at the second look.
+    checked: Instant,
+    /// The turn in which it was last found, and what CPU time it had used at the second check.
     turn: Turn,
     cpu_time: Option<Duration>,
-    /// At how many looks in a row it slept.
+    /// At how many checks in a row it slept.
     asleep: u32,
-    /// Looks of the current [`WINDOW`], and those of them that found it asleep.
-    looks: u32,
+    /// Checks in the current [`WINDOW`], and those of them that found it asleep.
+    checks: u32,
     short: u32,
     sleeper: Sleeper,
 }
@@ -116,29 +116,29 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// This turn sleeps, and did so for `time` since the last look.
+    /// This turn sleeps, and did so for `time` since the last check.
     fn again(self, turn: Turn, cause: Cause, time: Duration) -> Self {
         let before = if self.turn.is_beside(&turn) { self.time } else { Duration::ZERO };
         Self { turn, cause, time: before + time }
     }
 }
 
-/// What a look found.
+/// What a check found.
 enum Found {
     Asleep(Cause),
-    /// It is awake. The CPU time that it has used, if it is in the same turn as at the last look.
+    /// It is awake. The CPU time that it has used, if it is in the same turn as at the last check.
     Awake(Option<Duration>),
 }
 
-impl Looks {
+impl WatchedWorker {
     fn new(worker: Arc<WorkerState>) -> Self {
         Self {
             worker,
-            looked: Instant::now(),
+            checked: Instant::now(),
             turn: Turn::default(),
             cpu_time: None,
             asleep: 0,
-            looks: 0,
+            checks: 0,
             short: 0,
             sleeper: Sleeper::default(),
         }
@@ -162,8 +162,8 @@ impl Looks {
         true
     }
 
-    /// Looks at the worker. Returns whether it works, or waits for a ring.
-    fn look(&mut self, shared: &Arc<Shared>) -> bool {
+    /// Checks the worker. Returns whether it works, or waits for a ring.
+    fn check(&mut self, shared: &Arc<Shared>) -> bool {
         let before = self.turn;
         let seen = self.worker.with_thread(|thread| {
             thread.activity.round()?;
@@ -176,8 +176,8 @@ impl Looks {
             let is_same = turn == thread.activity.turn();
             Some((turn, if is_same { found } else { Found::Awake(None) }))
         });
-        let since = self.looked.elapsed();
-        self.looked += since;
+        let since = self.checked.elapsed();
+        self.checked += since;
         let Some((turn, found)) = seen.flatten() else {
             self.asleep = 0;
             return self.ring(shared);
@@ -185,13 +185,13 @@ impl Looks {
         if turn != self.turn {
             (self.turn, self.cpu_time, self.asleep) = (turn, None, 0);
         }
-        self.looks += 1;
+        self.checks += 1;
         let mut used = Duration::ZERO;
         match found {
             Found::Asleep(cause) => {
                 self.asleep += 1;
                 self.short += 1;
-                // When the look is late, as on a busy machine, a turn that it finds first may have begun just now.
+                // When the check is late, as on a busy machine, a turn that it finds first may have begun just now.
                 let since = if self.asleep == 1 { since.min(TICK) } else { since };
                 self.sleeper = self.sleeper.again(turn, cause, since);
             }
@@ -211,11 +211,11 @@ impl Looks {
             // The next thread's turns begin anew.
             *self = Self::new(self.worker.clone());
         }
-        if self.looks >= WINDOW {
+        if self.checks >= WINDOW {
             if self.short >= SHORT_SLEEPS {
                 self.report(shared, false);
             }
-            (self.looks, self.short, self.sleeper) = (0, 0, Sleeper::default());
+            (self.checks, self.short, self.sleeper) = (0, 0, Sleeper::default());
         }
         true
     }
@@ -321,9 +321,9 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    /// On a busy machine, or after the process was stopped, a look comes late.
+    /// On a busy machine, or after the process was stopped, a check comes late.
     #[test]
-    fn what_a_late_look_finds_first_is_no_long_sleep() {
+    fn what_a_late_check_finds_first_is_no_long_sleep() {
         let (datapath, _) = Datapath::lockstep(&Config::default(), Box::new(|_| ())).unwrap();
         let state = Arc::new(WorkerState::new(0, mpsc::channel().1));
         let stat = File::from(rustix::fs::memfd_create("stat", MemfdFlags::CLOEXEC).unwrap());
@@ -334,17 +334,17 @@ mod tests {
         let (thread, join) = (activity.clone(), std::thread::spawn(|| ()));
         let (wchan, schedstat) = (None, None);
         state.set_thread(WorkerThread { id: 0, stat, wchan, schedstat, activity: thread, join });
-        let mut looks = Looks::new(state);
+        let mut watched = WatchedWorker::new(state);
         let late = Duration::from_secs(1);
-        let mut look = || {
-            looks.looked = Instant::now().checked_sub(late).unwrap();
-            looks.look(&datapath.shared);
-            looks.sleeper.time
+        let mut check = || {
+            watched.checked = Instant::now().checked_sub(late).unwrap();
+            watched.check(&datapath.shared);
+            watched.sleeper.time
         };
-        assert!(look() <= TICK);
+        assert!(check() <= TICK);
         // The next one finds the same turn.
-        assert!(look() >= late);
+        assert!(check() >= late);
         activity.serve(7);
-        assert!(look() <= late + TICK * 3);
+        assert!(check() <= late + TICK * 3);
     }
 }

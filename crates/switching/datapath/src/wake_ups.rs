@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use port::Coalescing;
 
-/// The bursts of a queue, and when its worker looks again.
+/// The bursts of a queue, and when its worker polls again.
 ///
-/// A worker cannot be told how many frames wait in a tap. So it does not listen for the time in which, at the rate of the last burst,
+/// A worker cannot know how many frames wait in a tap. So it does not listen for the time in which, at the rate of the last burst,
 /// the wanted frames come. A frame that comes alone wakes it at once.
 #[derive(Debug)]
 pub(crate) struct WakeUps {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     proptest! {
-        /// Frames at any pace: a worker that looks at the end of each pause, and otherwise at each frame, has taken every
+        /// Frames at any pace: a worker that polls at the end of each pause, and otherwise at each frame, has taken every
         /// frame after the longest pause.
         #[test]
         fn no_frame_waits_for_longer_than_the_time(

@@ -1,8 +1,8 @@
 //! A thread that serves ingress queues and tasks: polls those with work, and waits for events when none has work.
 
 mod commands;
+mod event_polls;
 mod events;
-mod looks;
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
 use crate::worker_state::{WorkerHandle, WorkerState, WorkerThread};
-use looks::Looks;
+use event_polls::EventPolls;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.
 pub(crate) const MAX: usize = 64;
@@ -65,13 +65,13 @@ pub(crate) struct Worker {
     /// Whether it is worth polling before sleep.
     poller: Poller,
     yields: Yields,
-    /// When it looks for events while it does not sleep.
-    looks: Looks,
+    /// When it polls for events while it does not sleep.
+    event_polls: EventPolls,
     /// When frames that wait for room were last tried again.
     retried: Instant,
-    /// How many threads before this one had ended when it last looked.
+    /// How many threads before this one had ended when it last checked.
     earlier_ended: u64,
-    /// The queue whose last turn ended after the last look at the clock.
+    /// The queue whose last turn ended after the clock was last read.
     unended: Option<(usize, Instant)>,
     /// When the last turn of the last round ended, if the clock was read then: the next round begins.
     ended: Option<Instant>,
@@ -80,8 +80,8 @@ pub(crate) struct Worker {
     least_debt: Duration,
     /// Whether a queue slept in that round, whose next frames are announced by an event.
     sleeps: bool,
-    /// When it had last waited, or looked, for events.
-    looked: Instant,
+    /// When it had last waited, or polled, for events.
+    polled: Instant,
     /// The slot that had the last turn, if nothing is left to do.
     last: Option<usize>,
     expected: Option<Expected>,
@@ -93,7 +93,7 @@ struct Expected {
     slot: usize,
     /// The slot that had its turn before.
     after: usize,
-    /// Whether its turn comes before its event was looked for. Otherwise its event was the only one.
+    /// Whether its turn comes before its event was polled for. Otherwise its event was the only one.
     is_foreseen: bool,
 }
 
@@ -134,7 +134,7 @@ impl Worker {
                 false => Poller::new(shared.poll),
             },
             yields: Yields::default(),
-            looks: Looks::new(Instant::now()),
+            event_polls: EventPolls::new(Instant::now()),
             shared,
             retried: Instant::now(),
             unended: None,
@@ -142,7 +142,7 @@ impl Worker {
             active: 0,
             least_debt: Duration::ZERO,
             sleeps: false,
-            looked: Instant::now(),
+            polled: Instant::now(),
             last: None,
             expected: None,
         })
@@ -254,10 +254,10 @@ impl Worker {
         while !self.is_replaced() {
             now = match self.ended.take() {
                 Some(ended) => ended,
-                None if self.looks.reads_clock() => Instant::now(),
+                None if self.event_polls.reads_clock() => Instant::now(),
                 // At the same time as before, a round without work would decide as the one before did.
                 None if self.is_dry() => {
-                    self.looks.looked();
+                    self.event_polls.queues_polled();
                     continue;
                 }
                 None => now,
@@ -272,8 +272,8 @@ impl Worker {
                 self.carrier.begin(now);
                 self.last = self.unended.map(|(index, _)| index);
                 self.turn_ended(now);
-                if self.looks.may_wait() && self.foresees() {
-                    self.looks.round_ended(true);
+                if self.event_polls.may_postpone() && self.foresees() {
+                    self.event_polls.round_ended(true);
                     self.ended = Some(now);
                     continue;
                 }
@@ -285,16 +285,16 @@ impl Worker {
             if self.is_replaced() {
                 break;
             }
-            self.looks.round_ended(has_work);
+            self.event_polls.round_ended(has_work);
             let timeout = match (has_work && !is_done) || self.polls_on(now) {
-                true if !self.looks.is_due(now, self.sleeps) => continue,
+                true if !self.event_polls.is_due(now, self.sleeps) => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
             }
-            self.looks = Looks::new(self.looked);
+            self.event_polls = EventPolls::new(self.polled);
         }
         self.held.flush(&self.activity, self.carrier.now, true);
         self.turn_ended(Instant::now());
@@ -323,7 +323,7 @@ impl Worker {
         else {
             return;
         };
-        // What was foreseen is kept until the next look for events: one of this slot tells of more frames.
+        // What was foreseen is kept until the next poll for events: one of this slot tells of more frames.
         self.expected = self.expected.filter(|_| is_foreseen);
         if let Some(Some(slot)) = self.slots.get_mut(after) {
             match frames {
@@ -366,8 +366,8 @@ impl Worker {
         // Room is announced by events, which a worker that polls hears late.
         let blocked = self.slots.iter().flatten().any(|slot| slot.blocked);
         if !blocked && self.poller.is_worth_polling(now) {
-            if self.yields.after_look(now) {
-                self.looks.yielded();
+            if self.yields.after_poll(now) {
+                self.event_polls.yielded();
             }
             return true;
         }
@@ -379,10 +379,10 @@ impl Worker {
 
     /// The same of a worker that never sleeps: it does without a queue only.
     fn polls_always(&mut self, now: Instant) -> bool {
-        // Frames that wait for room, or for a time, are heard of by a look for events.
+        // Frames that wait for room, or for a time, are heard of by a poll for events.
         self.sleeps |= self.slots.iter().flatten().any(|slot| slot.blocked);
-        if self.yields.after_look(now) {
-            self.looks.yielded();
+        if self.yields.after_poll(now) {
+            self.event_polls.yielded();
         }
         self.slots.iter().flatten().next().is_some()
     }
@@ -418,7 +418,7 @@ impl Worker {
                 }
                 let turn = self.poll(index, began);
                 has_work |= turn == Turn::Worked;
-                // A look that finds nothing takes as long as the clock: the next queue with a turn pays for it.
+                // A poll that finds nothing takes as long as the clock: the next queue with a turn pays for it.
                 if shared && turn != Turn::Dry {
                     let now = Instant::now();
                     let took = now - std::mem::replace(&mut began, now);

@@ -111,7 +111,7 @@ impl WorkerState {
     ) -> io::Result<bool> {
         let Some(_none_is_taken) = self.commands.try_lock() else { return Ok(false) };
         let generation = self.generation();
-        // Before the new thread looks at it.
+        // Before the new thread reads it.
         self.replacements.store(generation + 1, Ordering::SeqCst);
         match spawn() {
             Ok(thread) => *self.thread.lock() = Some(thread),
@@ -186,7 +186,7 @@ impl WorkerState {
     /// The queue or task of this number, if nobody is in a turn of it.
     pub(crate) fn idle(&self, number: usize) -> Option<Arc<Entry>> {
         let entry = self.entries.lock().get(number)?.clone()?;
-        // Nor may a look at it make it seem busy to another one.
+        // Nor may reading it make it seem busy to another one.
         (!entry.work.is_locked()).then_some(entry)
     }
 

@@ -42,10 +42,10 @@ const BULK_BYTES: u64 = 16 * 1024;
 const BULK_FRAMES: usize = 16;
 /// A burst is not bulk if its polls found no more bytes or frames each on average: the round trip is so fast that each poll finds the
 /// next frame.
-const LOOK_BYTES: u64 = 2048;
-const LOOK_FRAMES: usize = 2;
+const POLL_BYTES: u64 = 2048;
+const POLL_FRAMES: usize = 2;
 /// A burst that is not bulk after this many polls begins anew: earlier frames say nothing of what comes next.
-const LOOKS: u32 = 64;
+const BURST_POLLS: u32 = 64;
 /// Waits after a bulk burst that are not polled. Between the bursts there are others with acknowledgements.
 const BULK_WAITS: u8 = 16;
 /// Short waits in a row after which a thread begins to poll.
@@ -92,7 +92,7 @@ pub struct Poller {
     lone: Lone,
     /// When the present wait began, and when its last poll was.
     since: Option<Instant>,
-    looked: Instant,
+    last_poll: Instant,
     /// Whether the present wait is polled, and whether it was at first.
     polls: bool,
     was_polled: bool,
@@ -116,7 +116,7 @@ pub struct Poller {
 /// Work between two waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Burst {
-    looks: u32,
+    polls: u32,
     frames: usize,
     bytes: u64,
 }
@@ -124,19 +124,19 @@ struct Burst {
 impl Burst {
     #[inline]
     fn add(&mut self, frames: usize, bytes: u64) {
-        if self.looks >= LOOKS && !self.is_bulk() {
+        if self.polls >= BURST_POLLS && !self.is_bulk() {
             *self = Self::default();
         }
         // A poll that brings no frame, only malformed packets, is not counted.
-        self.looks = self.looks.saturating_add(u32::from(frames > 0));
+        self.polls = self.polls.saturating_add(u32::from(frames > 0));
         self.frames += frames;
         self.bytes += bytes;
     }
 
     fn is_bulk(self) -> bool {
-        let Self { looks, frames, bytes } = self;
-        frames > BULK_FRAMES.max(LOOK_FRAMES.saturating_mul(looks as usize))
-            || bytes > BULK_BYTES.max(LOOK_BYTES.saturating_mul(looks.into()))
+        let Self { polls, frames, bytes } = self;
+        frames > BULK_FRAMES.max(POLL_FRAMES.saturating_mul(polls as usize))
+            || bytes > BULK_BYTES.max(POLL_BYTES.saturating_mul(polls.into()))
     }
 }
 
@@ -149,7 +149,7 @@ impl Poller {
             always: false,
             lone: Lone::new(Instant::now()),
             since: None,
-            looked: Instant::now(),
+            last_poll: Instant::now(),
             polls: false,
             was_polled: false,
             burst: Burst::default(),
@@ -220,8 +220,8 @@ impl Poller {
             Some(_) => {}
             None => self.begin_wait(now),
         }
-        self.looked = now;
-        self.polls || self.lone.looks_on(now)
+        self.last_poll = now;
+        self.polls || self.lone.polls_on(now)
     }
 
     /// A wait begins: decides whether it is polled.
@@ -260,7 +260,7 @@ impl Poller {
 
     /// Learns from a wait whose polling ends, with work or without.
     fn end_polled_wait(&mut self, since: Instant, now: Instant) {
-        if now.saturating_duration_since(self.looked) >= self.limit * LATE {
+        if now.saturating_duration_since(self.last_poll) >= self.limit * LATE {
             self.score = 0;
             if std::mem::take(&mut self.calm) < CALM {
                 self.next_rest = self.next_rest.max(REST_CROWDED / 2);

@@ -12,8 +12,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const SLEPT: Duration = Duration::from_micros(1500);
 /// How long the thread polls on: half as long again as answers took lately, within these bounds. A thread in the middle of the way waits for two
 /// wake-ups of other CPUs; the first one on the way waits for all of them.
-const LOOK_MIN: Duration = Duration::from_micros(100);
-const LOOK_MAX: Duration = Duration::from_millis(1);
+const POLL_MIN: Duration = Duration::from_micros(100);
+const POLL_MAX: Duration = Duration::from_millis(1);
 /// Polling after lone frames may take one part in this many of the time.
 const PART: u32 = 100;
 /// The most that is saved up, for some lone frames soon after each other.
@@ -32,7 +32,7 @@ pub(crate) struct Lone {
     since: Option<Instant>,
     is_candidate: bool,
     /// Whether it polls on now, and for how long in this wait.
-    looks: bool,
+    polls: bool,
     limit: Duration,
     /// How long answers took lately.
     answer: Duration,
@@ -49,9 +49,9 @@ impl Lone {
             counted: now,
             since: None,
             is_candidate: false,
-            looks: false,
-            limit: LOOK_MIN,
-            answer: LOOK_MIN,
+            polls: false,
+            limit: POLL_MIN,
+            answer: POLL_MIN,
             was_pause: false,
             score: 0,
         }
@@ -68,21 +68,21 @@ impl Lone {
         self.saved =
             (self.saved + now.saturating_duration_since(self.counted) / PART).min(SAVED_MAX);
         self.counted = now;
-        self.limit = (self.answer * 3 / 2).clamp(LOOK_MIN, LOOK_MAX);
-        self.looks = self.score >= START && self.saved >= self.limit;
+        self.limit = (self.answer * 3 / 2).clamp(POLL_MIN, POLL_MAX);
+        self.polls = self.score >= START && self.saved >= self.limit;
     }
 
     /// The thread polled and found nothing. Returns whether it should poll again.
     #[inline]
-    pub(crate) fn looks_on(&mut self, now: Instant) -> bool {
-        if !self.looks {
+    pub(crate) fn polls_on(&mut self, now: Instant) -> bool {
+        if !self.polls {
             return false;
         }
         let took = self.since.map_or(self.limit, |since| now.saturating_duration_since(since));
         if took >= self.limit {
             self.stop(took);
         }
-        self.looks
+        self.polls
     }
 
     /// The wait ends with work.
@@ -94,7 +94,7 @@ impl Lone {
         if !std::mem::take(&mut self.is_candidate) {
             return;
         }
-        if self.looks {
+        if self.polls {
             self.stop(took);
         }
         if took < SLEPT {
@@ -105,9 +105,9 @@ impl Lone {
         }
     }
 
-    /// Looking on has taken this time.
+    /// Polling on has taken this time.
     fn stop(&mut self, took: Duration) {
-        self.looks = false;
+        self.polls = false;
         self.saved = self.saved.saturating_sub(took);
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     const MICROSECOND: Duration = Duration::from_micros(1);
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// A thread that looks once per microsecond while it polls.
+    /// A thread that polls once per microsecond.
     struct Thread {
         poller: Poller,
         now: Instant,
@@ -145,7 +145,7 @@ mod tests {
             is_polled
         }
 
-        /// Echoes: a frame, its answer after this time, and a pause. Returns for how many answers it looked on.
+        /// Echoes: a frame, its answer after this time, and a pause. Returns for how many answers it polled on.
         fn echoes(&mut self, count: usize, answer: Duration, pause: Duration) -> usize {
             let echo = |_: &usize| {
                 let polled = self.wait(answer);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_answers_are_not_looked_after() {
+    fn frames_without_answers_are_not_polled_for() {
         for pause in [MILLISECOND * 3, MILLISECOND * 200] {
             let mut thread = Thread::new(Poller::new(POLL));
             thread.echoes(100, pause, pause);
@@ -184,12 +184,12 @@ mod tests {
             thread.echoes(20, MICROSECOND * 300, MILLISECOND * 200);
             thread.polled = Duration::ZERO;
             thread.echoes(100, pause, pause);
-            assert!(thread.polled <= LOOK_MAX * u32::from(SCORE_MAX), "{:?}", thread.polled);
+            assert!(thread.polled <= POLL_MAX * u32::from(SCORE_MAX), "{:?}", thread.polled);
         }
     }
 
     #[test]
-    fn looking_on_takes_a_hundredth_of_the_time_however_many_echoes_there_are() {
+    fn polling_on_takes_a_hundredth_of_the_time_however_many_echoes_there_are() {
         for pause in [3, 5, 10, 20, 100].map(|n| MILLISECOND * n) {
             let mut thread = Thread::new(Poller::new(POLL));
             let began = thread.now;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_polls_does_not_look_on() {
+    fn one_that_never_polls_does_not_poll_on() {
         let mut thread = Thread::new(Poller::new(Duration::ZERO));
         assert_eq!(thread.echoes(100, MICROSECOND * 300, MILLISECOND * 200), 0);
         assert_eq!(thread.polled, Duration::ZERO);

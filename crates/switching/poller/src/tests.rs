@@ -4,7 +4,7 @@ use super::*;
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// A thread that looks for work once per microsecond while it polls.
+/// A thread that polls once per microsecond.
 struct Thread {
     poller: Poller,
     now: Instant,
@@ -86,16 +86,16 @@ fn bulk_is_not_polled() {
 }
 
 #[test]
-fn round_trips_of_which_every_look_finds_a_frame_are_no_bulk() {
+fn round_trips_of_which_every_poll_finds_a_frame_are_no_bulk() {
     let mut thread = Thread::new(POLL);
     thread.waits(100, 1, 1514, POLL / 2);
     for _ in 0..100 {
         (0..1000).for_each(|_| thread.poller.worked(1, 1514, || thread.now));
         assert!(thread.wait(1, 1514, POLL / 2));
     }
-    // With more frames per look it is, also after many with one, and between looks that bring none.
+    // With more frames per poll it is, also after many with one, and between polls that bring none.
     (0..1000).for_each(|_| thread.poller.worked(1, 60, || thread.now));
-    for _ in 0..2 * LOOKS {
+    for _ in 0..2 * BURST_POLLS {
         thread.poller.worked(3, 180, || thread.now);
         thread.poller.worked(0, 0, || thread.now);
     }

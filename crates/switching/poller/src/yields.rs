@@ -33,9 +33,9 @@ impl Default for Yields {
 
 impl Yields {
     /// Yields the CPU after a poll that found nothing, if a yield is due. Returns whether it did. `now` is the time of the
-    /// look.
+    /// poll.
     #[inline]
-    pub fn after_look(&mut self, now: Instant) -> bool {
+    pub fn after_poll(&mut self, now: Instant) -> bool {
         if self.next.is_some_and(|next| now < next) {
             // Without a pause instruction, which takes as long as a poll.
             return false;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_yields_at_each_look_once_another_one_takes_the_cpu() {
+    fn a_thread_yields_at_each_poll_once_another_one_takes_the_cpu() {
         let mut yields = Yields::default();
         let taken = TAKEN_MAX + Duration::from_nanos(400);
         assert_eq!(pauses(&mut yields, 10, taken), [Duration::ZERO; 10]);
@@ -100,11 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn looks_before_the_next_yield_do_not_yield() {
+    fn polls_before_the_next_yield_do_not_yield() {
         let mut yields = Yields::default();
         let now = Instant::now();
         yields.yielded(now, now);
-        assert!(!yields.after_look(now + SPIN_MIN / 2));
-        assert!(yields.after_look(now + SPIN_MIN));
+        assert!(!yields.after_poll(now + SPIN_MIN / 2));
+        assert!(yields.after_poll(now + SPIN_MIN));
     }
 }

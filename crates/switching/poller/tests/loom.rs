@@ -2,8 +2,8 @@
 //! bound on preemptions), and every reordering that the memory model allows, of the production code.
 //!
 //! Shown: the thread sees every write (loom reports the deadlock when it sleeps for ever while there is one that it has not
-//! seen), and every worker that stays in its round, as one that sleeps in the memory of a guest does. The control tests remove the barrier or the last
-//! look, or wake the thread before the round is noted, and must fail.
+//! seen), and every worker that stays in its round, as one that sleeps in the memory of a guest does. The control tests remove the barrier or the final
+//! check, or wake the thread before the round is noted, and must fail.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use poller::{AwakeFlag, doze_until, must_wake};
 enum Omitted {
     Nothing,
     Barrier,
-    LastLook,
+    FinalCheck,
     /// Not left out, but done in the wrong order: a round is noted before the thread is woken.
     Order,
 }
@@ -54,7 +54,7 @@ impl Shared {
         }
     }
 
-    fn look(&self) -> u64 {
+    fn count(&self) -> u64 {
         self.writes.iter().map(|writes| writes.load(Ordering::Acquire)).sum()
     }
 
@@ -76,25 +76,25 @@ impl Shared {
         self.writes[worker].store(0, Ordering::Relaxed);
     }
 
-    /// Looks until it has seen the first worker in its round, as `datapath::sleepers` does.
+    /// Checks until it has seen the first worker in its round, as `datapath::sleepers` does.
     fn watch_rounds(&self) {
         let is_in_round = |worker: usize| self.writes[worker].load(Ordering::Relaxed) != 0;
         while !is_in_round(0) {
-            let sees = || self.omitted != Omitted::LastLook && (is_in_round(0) || is_in_round(1));
+            let sees = || self.omitted != Omitted::FinalCheck && (is_in_round(0) || is_in_round(1));
             doze_until(self, sees, || self.bell.wait());
-            // It looks every few milliseconds while one works.
+            // It checks every few milliseconds while one works.
             thread::yield_now();
         }
     }
 
-    /// Looks until it has seen both writes.
+    /// Checks until it has seen both writes.
     fn watch(&self) {
         let mut seen = 0;
         while seen < 2 {
             let before = seen;
-            seen = self.look();
+            seen = self.count();
             if seen == before {
-                let sees = || self.omitted != Omitted::LastLook && self.look() != seen;
+                let sees = || self.omitted != Omitted::FinalCheck && self.count() != seen;
                 doze_until(self, sees, || self.bell.wait());
             }
         }
@@ -150,8 +150,8 @@ fn without_the_barrier_a_write_is_missed() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_last_look_a_write_is_missed() {
-    check(Omitted::LastLook);
+fn without_the_final_check_a_write_is_missed() {
+    check(Omitted::FinalCheck);
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn without_the_barrier_a_round_is_missed() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_last_look_a_round_is_missed() {
-    check_rounds(Omitted::LastLook);
+fn without_the_final_check_a_round_is_missed() {
+    check_rounds(Omitted::FinalCheck);
 }
 
 #[test]

@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use port::{
-    Armed, Body, Broken, Budget, Doorbell, Event, Frame, Ingress, Outcome, Outcomes, Piece, Place,
-    Received, WINDOW, Window,
+    Armed, Body, Broken, Budget, Doorbell, Event, Fragment, Frame, Ingress, Outcome, Outcomes,
+    Place, Received, WINDOW, Window,
 };
 use shm::Region;
 
 use crate::Sent;
 
-/// Longest piece of a body, in bytes.
-const PIECE: usize = 4096;
-/// Most pieces of a body.
-const PIECES: usize = 16;
+/// Longest fragment of a body, in bytes.
+const FRAGMENT: usize = 4096;
+/// Most fragments of a body.
+const FRAGMENTS: usize = 16;
 
-/// Where a piece of a body lies, by the frame's slot in the window and the piece's number: its region, and its offset
-/// there in bytes. A piece has up to 4096 bytes, and a body up to 16 pieces.
-pub type Layout = fn(slot: usize, piece: usize) -> (u16, u64);
+/// Where a fragment of a body lies, by the frame's slot in the window and the fragment's number: its region, and its offset
+/// there in bytes. A fragment has up to 4096 bytes, and a body up to 16 fragments.
+pub type Layout = fn(slot: usize, fragment: usize) -> (u16, u64);
 
 /// What a test holds of an ingress queue.
 #[derive(Clone)]
@@ -40,9 +40,9 @@ struct Shared {
 impl Sender {
     /// An ingress queue with the bodies of its frames in one region.
     pub fn new() -> (Self, Box<dyn Ingress>) {
-        let region = Region::anonymous(WINDOW * PIECES * PIECE).unwrap();
-        Self::with_layout([region].into(), |slot, piece| {
-            (0, ((slot * PIECES + piece) * PIECE) as u64)
+        let region = Region::anonymous(WINDOW * FRAGMENTS * FRAGMENT).unwrap();
+        Self::with_layout([region].into(), |slot, fragment| {
+            (0, ((slot * FRAGMENTS + fragment) * FRAGMENT) as u64)
         })
     }
 
@@ -177,12 +177,12 @@ impl Ingress for FakeIngress {
             }
             let (slot, frame) = self.window.push().unwrap();
             *frame = sent.frame;
-            for (n, piece) in sent.body.chunks(PIECE).enumerate() {
+            for (n, fragment) in sent.body.chunks(FRAGMENT).enumerate() {
                 let (index, offset) = (self.layout)(slot, n);
                 let region = &self.regions[usize::from(index)];
-                region.copy_in(usize::try_from(offset).unwrap(), piece).unwrap();
-                let len = u16::try_from(piece.len()).unwrap();
-                frame.pieces.push(Piece::in_region(index, offset, len));
+                region.copy_in(usize::try_from(offset).unwrap(), fragment).unwrap();
+                let len = u16::try_from(fragment.len()).unwrap();
+                frame.fragments.push(Fragment::in_region(index, offset, len));
             }
             self.numbers[slot] = number;
             received.fresh += 1;
@@ -203,10 +203,10 @@ impl Ingress for FakeIngress {
             let outcome = outcomes[usize::from(slot)];
             if outcome.is_final() {
                 // Who reads the body after the answer finds zeros.
-                for piece in &frame.pieces {
-                    if let Place::Region { index, offset } = piece.place {
+                for fragment in &frame.fragments {
+                    if let Place::Region { index, offset } = fragment.place {
                         let offset = usize::try_from(offset).unwrap();
-                        regions[usize::from(index)].zero(offset, piece.len.into()).unwrap();
+                        regions[usize::from(index)].zero(offset, fragment.len.into()).unwrap();
                     }
                 }
                 let number = numbers[usize::from(slot)];

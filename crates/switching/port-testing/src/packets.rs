@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use offload::{Gso, GsoKind, MAX_HEADER, Segmenter};
-use port::{DropReason, Frame, HEADER_MAX, Piece};
+use port::{DropReason, Fragment, Frame, HEADER_MAX};
 use shm::Region;
 use wire::checksum::{Sum, pseudo_v4, pseudo_v6};
 use wire::headers::Headers;
@@ -104,7 +104,7 @@ pub fn frame(bytes: &[u8]) -> Frame {
 /// A frame on its way into a port.
 #[derive(Clone, Debug)]
 pub struct Sent {
-    /// The frame, without pieces. A length of 0 makes it a malformed packet.
+    /// The frame, without fragments. A length of 0 makes it a malformed packet.
     pub frame: Frame,
     /// The bytes behind its private header. May be empty where a test needs no body.
     pub body: Vec<u8>,
@@ -157,7 +157,7 @@ pub fn merged(count: usize, size: u16) -> (Frame, Arc<[Region]>, Vec<u8>) {
         let mut segment = frame(&bytes);
         let body = &bytes[segment.header().len()..];
         region.copy_in(n * ROOM, body).unwrap();
-        segment.pieces.push(Piece::in_region(0, (n * ROOM) as u64, length(body.len())));
+        segment.fragments.push(Fragment::in_region(0, (n * ROOM) as u64, length(body.len())));
         match n {
             0 => merged.begin_merge(&segment),
             _ => assert!(merged.append(&segment)),

@@ -12,11 +12,11 @@ use port::{
 /// The queue's.
 pub fn receive(queue: &mut dyn Ingress) -> Result<Received, Broken> {
     let (mut budget, mut received) = (Budget::TURN, Received::default());
-    // A worker that looks must not miss what a turn would find.
+    // A worker that polls must not miss what a turn would find.
     let has_work = queue.has_work();
     let result = queue.receive(&mut budget, &mut received);
     let found = result.is_err() || budget != Budget::TURN || !queue.window().is_empty();
-    assert!(has_work || !found, "a look missed {received:?}");
+    assert!(has_work || !found, "a poll missed {received:?}");
     result.map(|()| received)
 }
 

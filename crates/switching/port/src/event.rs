@@ -12,11 +12,11 @@ use rustix::event::{EventfdFlags, eventfd};
 pub trait Event: AsFd + Send + Sync {
     /// Takes pending events, so that the next one makes a new edge. Never blocks.
     ///
-    /// Call it before looking for work, never after: an event in between would be lost.
+    /// Call it before polling for work, never after: an event in between would be lost.
     fn take(&self);
 
     /// Whether its descriptor is readable exactly while there is work, as that of a tap is. Then a queue may have a turn before its event was
-    /// looked for, and be armed before it has taken everything: the event that is still pending tells of the rest, and is silent if there is none.
+    /// polled for, and be armed before it has taken everything: the event that is still pending tells of the rest, and is silent if there is none.
     fn is_of_work(&self) -> bool {
         false
     }

@@ -158,9 +158,9 @@ pub use budget::Budget;
 pub use event::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
-    ALL_SEGMENTS, Allocate, Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, FlowHash,
-    Frame, Gather, HEADER_MAX, HEADER_ROOM, HashInput, KeptFrame, LENT_MAX, Lent, Linear, Memory,
-    Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, Run, SEGMENTS_MAX,
+    ALL_SEGMENTS, Allocate, Body, BodyHold, Bounce, DropReason, FRAGMENTS_MAX, FRAME_MAX, Finisher,
+    FlowHash, Fragment, Frame, Gather, HEADER_MAX, HEADER_ROOM, HashInput, KeptFrame, LENT_MAX,
+    Lent, Linear, Memory, Offer, Outcome, Outcomes, Place, ReceiveBuffers, Run, SEGMENTS_MAX,
     ScatterList, Segments, Steering, TAIL_MAX, Ticket, WINDOW, Window, linearise, queue_of,
 };
 pub use metric::{Metric, whole};
@@ -258,7 +258,7 @@ pub trait Ingress: Any + Send {
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken>;
 
     /// Whether the last [`receive`](Self::receive) found no more frames. A worker that does not poll then [arms](Self::arm) the queue at once,
-    /// which looks for frames that came meanwhile: another poll would be a system call, or code that is not in the cache. The default is false.
+    /// which polls for frames that came meanwhile: another poll would be a system call, or code that is not in the cache. The default is false.
     fn is_drained(&self) -> bool {
         false
     }

@@ -11,7 +11,7 @@ pub(crate) const SLOTS: usize = 8;
 /// Another worker changed the slot first.
 pub(crate) struct Raced;
 
-/// One bucket. Its words fill the first cache line, so a look-up reads two lines.
+/// One bucket. Its words fill the first cache line, so a lookup reads two lines.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
@@ -45,7 +45,7 @@ impl Bucket {
 
     /// Publishes `new` in place of `old`.
     ///
-    /// Sequentially consistent, as is the look-round in [`holders`](Self::holders): of two workers that put the same
+    /// Sequentially consistent, as is the scan in [`holders`](Self::holders): of two workers that put the same
     /// address into two slots, at least one must see the other's.
     pub(crate) fn swap(&self, slot: usize, old: Word, new: Word) -> Result<(), Raced> {
         self.words[slot]

@@ -1,7 +1,7 @@
 //! IGMP and MLD snooping: which ports get the frames of a multicast group.
 //!
 //! ```text
-//!   report, leave, query ──► Message ──► State ──publish──► Groups ◄── look-up per multicast frame
+//!   report, leave, query ──► Message ──► State ──publish──► Groups ◄── lookup per multicast frame
 //!        private header                 one lock            a snapshot per round
 //! ```
 //!
@@ -9,7 +9,7 @@
 //! port has not reported the group. So without a querier everything is flooded, and what a port sends decides only what the same
 //! port gets. Groups are told apart by their MAC addresses, per VLAN.
 //!
-//! [`Snooping`] is shared by all workers. Messages of IGMP and MLD take its lock, and so does a worker's first look-up after a change.
+//! [`Snooping`] is shared by all workers. Messages of IGMP and MLD take its lock, and so does a worker's first lookup after a change.
 
 mod address;
 mod groups;

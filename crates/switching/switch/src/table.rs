@@ -185,7 +185,7 @@ impl MacTable {
     /// Keeps only one slot of an address that was put into several at once.
     fn drop_duplicates(&self, bucket: &Bucket, key: u64) {
         while let Some((slot, word)) = bucket.holders(key).nth(1) {
-            // If another worker changes it first, which one stays may change too: look again.
+            // If another worker changes it first, which one stays may change too: check again.
             let _ = self.remove(bucket, slot, word);
         }
     }

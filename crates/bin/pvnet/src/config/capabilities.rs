@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub struct Capabilities {
     /// Completes transport checksums.
     pub csum: bool,
-    /// Gathers a frame from several pieces.
+    /// Gathers a frame from several fragments.
     pub sg: bool,
     /// Segments TCP frames beyond the MTU.
     pub tso: bool,

@@ -160,7 +160,7 @@ table! {
         device: Option<String> = None, OPENED;
         /// What the network behind a guest's device can do with the guest's frames.
         device_capabilities: Option<Capabilities> = None, OPENED.not_for_uplinks(LEADS_OUT);
-        /// The MTU of a new device, and what a guest is told. Of an uplink the longest packet that the network behind it takes.
+        /// The MTU of a new device, and the one announced to a guest. Of an uplink the longest packet that the network behind it takes.
         mtu: Option<u16> = None, ByTable { uplink: Some(Effort::InPlace), ..OPENED };
         /// The workers that may have its queues, by number.
         workers: Option<Vec<usize>> = None;

@@ -91,7 +91,7 @@ mod tests {
             closed(handle, "0");
             nodes.note(&backends, id(handle), now);
         }
-        // A daemon that looks at it again does not put it off.
+        // A daemon that finds it again does not put it off.
         nodes.note(&backends, id(0), now + CLOSED_FOR / 2);
         nodes.remove_due(&store, &backends, now + CLOSED_FOR / 2);
         assert!(is_there(0), "libxl may not have read it yet");

@@ -176,7 +176,7 @@ impl Connections {
             listener.map(|fd| PollFd::new(fd, PollFlags::IN)).into_iter().collect();
         fds.push(stop);
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // After an error, such as a signal, the caller looks for itself.
+        // After an error, such as a signal, the caller checks for itself.
         let _ = poll(&mut fds, limit.as_ref());
     }
 }
@@ -232,10 +232,10 @@ mod tests {
         let first = connect();
         let served = connections.next(&socket).unwrap();
         assert!(connections.begin(&served));
-        let (told, refusals) = std::sync::mpsc::channel();
+        let (refused, refusals) = std::sync::mpsc::channel();
         let successor = connections.refusing_others(
             &socket,
-            move || told.send(()).unwrap(),
+            move || refused.send(()).unwrap(),
             || {
                 for count in 1..=3 {
                     let mut other = connect();

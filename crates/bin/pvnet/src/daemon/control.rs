@@ -97,7 +97,7 @@ impl Control {
             self.refresh_mirrors();
             self.refresh_wrappers();
             self.assign_queues();
-            self.look();
+            self.check_ports();
             self.remove_closed(false);
             self.record_ports();
         }

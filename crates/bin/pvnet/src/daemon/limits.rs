@@ -9,7 +9,7 @@ mod tests;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use frame::{PIECES_MAX, WINDOW};
+use frame::{FRAGMENTS_MAX, WINDOW};
 use machine::Share;
 use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use parking_lot::Mutex;
@@ -195,7 +195,7 @@ fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
         return cached(&offered, queues);
     }
     // A packet whose pages cannot be mapped is lost, so this much is needed.
-    let packets = if vif.tx == TxChannel::Remap { WINDOW * PIECES_MAX + 1 } else { 0 };
+    let packets = if vif.tx == TxChannel::Remap { WINDOW * FRAGMENTS_MAX + 1 } else { 0 };
     let persistent = mappings(offered.persistent_pages());
     [packets + persistent.min(GRANTED_MIN), packets + persistent].map(|one| queues * one)
 }

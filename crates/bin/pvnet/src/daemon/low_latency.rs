@@ -16,7 +16,7 @@ use crate::daemon::event::{Event, ask};
 use crate::daemon::thread::spawn;
 
 pub(super) const DEVICE: &str = "/dev/cpu_dma_latency";
-/// How often traffic is looked for.
+/// How often traffic is checked for.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that asks for light sleep while ports carry frames.

@@ -75,7 +75,7 @@ impl Platform for MachinePlatform {
         VifBackend::adopt(machine, store, &self.backends.path(id), offered, ledgers)
     }
 
-    fn look_for_guests(
+    fn watch_for_guests(
         &self,
         limits: Arc<Limits>,
         events: mpsc::Sender<Event>,

@@ -153,12 +153,12 @@ fn kept(grants: &PersistentStatus, of: fn(&KeptPages) -> u64) -> Vec<(&'static s
 
 /// Guests' pages that stay mapped.
 const KEPT_PAGES: &[Metric<PersistentStatus>] = &[
-    Metric::counter("pvnet_port_grant_hits", "Look-ups of a page that found it mapped", |grants| {
+    Metric::counter("pvnet_port_grant_hits", "Lookups of a page that found it mapped", |grants| {
         kept(grants, |pages| pages.hits)
     }),
     Metric::counter(
         "pvnet_port_grant_misses",
-        "Look-ups of a page that did not find it mapped",
+        "Lookups of a page that did not find it mapped",
         |grants| kept(grants, |pages| pages.misses),
     ),
     Metric::counter(

@@ -73,11 +73,11 @@ pub(super) trait Platform: Send + Sync {
     /// The toolstack's node is incomplete, or the store failed.
     fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError>;
 
-    /// Begins to look for guests. Returns a function that stops it.
+    /// Begins to watch for guests. Returns a function that stops it.
     ///
     /// # Errors
     /// A thread could not start.
-    fn look_for_guests(
+    fn watch_for_guests(
         &self,
         limits: Arc<Limits>,
         events: mpsc::Sender<Event>,

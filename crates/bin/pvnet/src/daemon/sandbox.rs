@@ -321,7 +321,7 @@ mod tests {
 
     /// How the guest's process has its memory mapped is not worth a right: `sandbox = "off"` shows it.
     #[test]
-    fn guests_with_huge_pages_are_not_looked_into() {
+    fn guests_with_huge_pages_are_not_inspected() {
         let huge = rights_of("[[guest]]\nname = \"red\"\nhuge_pages = true\n");
         assert_eq!(huge, rights_of("[[guest]]\nname = \"red\"\n"));
     }

@@ -231,7 +231,7 @@ mod tests {
         write("mtu", "9000");
         assert_eq!(backends.mtu(&store, id), Some(9000));
         backends.tell_mtu(&store, id, 1442).unwrap();
-        let told = store.read(None, "/local/domain/7/device/vif/1/mtu");
-        assert_eq!(told.as_deref(), Ok("1442"));
+        let announced = store.read(None, "/local/domain/7/device/vif/1/mtu");
+        assert_eq!(announced.as_deref(), Ok("1442"));
     }
 }

@@ -97,7 +97,7 @@ impl Platform for XenPlatform {
     }
 
     /// The store announces the backends.
-    fn look_for_guests(
+    fn watch_for_guests(
         &self,
         _: Arc<Limits>,
         _: mpsc::Sender<Event>,

@@ -16,7 +16,7 @@ use offload::vnet;
 use parking_lot::Mutex;
 use poller::{Poller, Polling};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use shm::Piece;
+use shm::Iovec;
 use uplink::tap::TapQueue;
 use wire::headers::{ChecksumLocation, Headers};
 use wire::virtio_net::VirtioNetHdr;
@@ -88,7 +88,7 @@ pub struct Ended {
 /// Something that happens once. It is readable from then on.
 struct Notice {
     event: OwnedFd,
-    /// The same, for a look without a system call.
+    /// The same, for a check without a system call.
     is_given: AtomicBool,
 }
 
@@ -315,12 +315,12 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     /// refuses is lost, as on any wire.
     fn write(&self, Metadata { len, checksum, gso }: Metadata) {
         let mut head = [0; HEADER_MAX];
-        let Some(head) = copy_head(self.queue.pieces(&self.frame), &mut head) else { return };
+        let Some(head) = copy_head(self.queue.fragments(&self.frame), &mut head) else { return };
         let Ok(headers) = Headers::parse_start(head, len) else { return };
         let header = vnet::encode(&headers, checksum, gso);
-        let body = self.queue.pieces(&self.frame);
-        let pieces = std::iter::once(Piece::Private(header.as_bytes())).chain(body);
-        let _ = shm::write_pieces(&self.tap, pieces);
+        let body = self.queue.fragments(&self.frame);
+        let iovecs = std::iter::once(Iovec::Private(header.as_bytes())).chain(body);
+        let _ = shm::writev(&self.tap, iovecs);
     }
 
     /// Forwards frames from the stack to the ring. Returns whether there was one.
@@ -328,7 +328,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
         let (mut frames, mut bytes) = (0, 0);
         let mut pending = 0;
         for _ in 0..self.burst.frames {
-            if !self.ring.look(self.queue.has_room()) || self.tap_empty {
+            if !self.ring.note_room(self.queue.has_room()) || self.tap_empty {
                 break;
             }
             match self.read() {
@@ -359,7 +359,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
         let mut header = [0; VirtioNetHdr::LEN];
         let places = self.queue.buffers();
         let places = places.map(|Buffer { region, offset, len }| (region, offset, len));
-        let bytes = shm::read_pieces(&self.tap, &mut header, places)?;
+        let bytes = shm::readv(&self.tap, &mut header, places)?;
         let len = bytes.saturating_sub(VirtioNetHdr::LEN);
         let Some(first) = self.queue.buffers().next() else { return Ok(0) };
         let mut head = [0; HEADER_MAX];
@@ -401,12 +401,12 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     }
 }
 
-/// Copies the first bytes, as far as they lie in the first piece.
+/// Copies the first bytes, as far as they lie in the first fragment.
 fn copy_head<'a, 'b>(
-    mut pieces: impl Iterator<Item = Piece<'a>>,
+    mut fragments: impl Iterator<Item = Iovec<'a>>,
     head: &'b mut [u8; HEADER_MAX],
 ) -> Option<&'b [u8]> {
-    let Some(Piece::Shared { region, offset, len }) = pieces.next() else { return None };
+    let Some(Iovec::Shared { region, offset, len }) = fragments.next() else { return None };
     let head = &mut head[..HEADER_MAX.min(len)];
     region.copy_out(offset, head).ok()?;
     Some(head)

@@ -18,19 +18,19 @@ use crate::program::text;
 
 /// How long a tap that was empty is not read, unless there is a notice. A card that polls its contexts would otherwise make
 /// ten system calls for nothing per frame that it sends.
-const LOOK_EVERY: Duration = Duration::from_micros(10);
+const POLL_INTERVAL: Duration = Duration::from_micros(10);
 
 /// When a tap is read.
 #[derive(Debug, Default)]
-struct Look {
+struct TapPoll {
     now: Duration,
     /// When it was found empty, if there was no notice since.
     empty_at: Option<Duration>,
 }
 
-impl Look {
+impl TapPoll {
     fn is_due(&self) -> bool {
-        self.empty_at.is_none_or(|at| self.now >= at + LOOK_EVERY)
+        self.empty_at.is_none_or(|at| self.now >= at + POLL_INTERVAL)
     }
 }
 
@@ -39,18 +39,18 @@ pub(super) struct TapWire {
     tap: TapQueue,
     /// What the stack does with frames that it gets.
     features: Features,
-    look: Look,
+    poll: TapPoll,
 }
 
 impl TapWire {
     /// The time. It does not go back.
     pub(super) fn set_time(&mut self, now: Duration) {
-        self.look.now = now;
+        self.poll.now = now;
     }
 
     /// There is a frame.
     pub(super) fn notice(&mut self) {
-        self.look.empty_at = None;
+        self.poll.empty_at = None;
     }
 
     /// Opens the tap and brings it up.
@@ -64,7 +64,7 @@ impl TapWire {
         netns::set_mac(namespace.as_deref(), name, &mac)?;
         netns::bring_up(namespace.as_deref(), name, addresses)?;
         let tap = taps.into_iter().next().ok_or("a tap without a queue")?;
-        Ok(Self { tap, features: features(*checksum_offload), look: Look::default() })
+        Ok(Self { tap, features: features(*checksum_offload), poll: TapPoll::default() })
     }
 }
 
@@ -104,8 +104,8 @@ impl Wire for TapWire {
             };
             header = vnet::encode(&headers, checksum, gso);
         }
-        let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(head), IoSlice::new(body)];
-        match rustix::io::writev(&self.tap, &pieces) {
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(head), IoSlice::new(body)];
+        match rustix::io::writev(&self.tap, &parts) {
             Ok(_) => Sent::Sent,
             // A tap is never busy. The stack behind it is short of memory, or it is down.
             Err(_) => Sent::Refused,
@@ -113,18 +113,18 @@ impl Wire for TapWire {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> Option<(usize, Metadata)> {
-        if !self.look.is_due() {
+        if !self.poll.is_due() {
             return None;
         }
         loop {
             let mut header = [0; VirtioNetHdr::LEN];
-            let mut pieces = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
-            let Ok(bytes) = rustix::io::readv(&self.tap, &mut pieces) else {
+            let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+            let Ok(bytes) = rustix::io::readv(&self.tap, &mut parts) else {
                 // No frame, or the tap was deleted: then there is never one.
-                self.look.empty_at = Some(self.look.now);
+                self.poll.empty_at = Some(self.poll.now);
                 return None;
             };
-            self.look.empty_at = None;
+            self.poll.empty_at = None;
             let len = bytes.saturating_sub(VirtioNetHdr::LEN);
             let metadata = VirtioNetHdr::read_from_bytes(&header)
                 .ok()
@@ -160,13 +160,13 @@ mod tests {
 
     #[test]
     fn an_empty_tap_is_read_with_a_notice_or_after_a_while() {
-        let mut look = Look { now: Duration::from_micros(100), empty_at: None };
-        assert!(look.is_due());
-        look.empty_at = Some(look.now);
-        look.now += LOOK_EVERY / 2;
-        assert!(!look.is_due());
-        look.now += LOOK_EVERY / 2;
-        assert!(look.is_due());
+        let mut poll = TapPoll { now: Duration::from_micros(100), empty_at: None };
+        assert!(poll.is_due());
+        poll.empty_at = Some(poll.now);
+        poll.now += POLL_INTERVAL / 2;
+        assert!(!poll.is_due());
+        poll.now += POLL_INTERVAL / 2;
+        assert!(poll.is_due());
     }
 
     #[test]

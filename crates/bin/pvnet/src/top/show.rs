@@ -138,7 +138,7 @@ mod tests {
         let text = text(&rates, &View::default(), None);
         for line in [
             "600 packets/s, 4.80 Mb/s, over 2.00 s",
-            // Guests cannot be told from other programs.
+            // Guests cannot be distinguished from other programs.
             "others          1.00  50.0      1,667  1,667",
             "driver domain  0.400  20.0        667    667",
             "stolen         0.250  12.5",

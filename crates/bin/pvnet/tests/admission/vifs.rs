@@ -7,7 +7,7 @@ use hypervisor::EventChannel;
 use machine::MachineGuest;
 use netfront::{ConnectError, Frontend, FrontendQueue, Received};
 use offload::Checksum;
-use shm::Piece;
+use shm::Iovec;
 use wire::ethernet::MacAddr;
 use xenstore::{Store, StoreError};
 
@@ -57,7 +57,7 @@ impl Vif {
     fn receive(&mut self) -> u8 {
         let mut frame = Received::default();
         wait("a frame", || self.queue.rx.receive(&mut frame).unwrap());
-        let Some(Piece::Shared { region, offset, len }) = self.queue.rx.pieces(&frame).next()
+        let Some(Iovec::Shared { region, offset, len }) = self.queue.rx.fragments(&frame).next()
         else {
             panic!("a frame without bytes")
         };

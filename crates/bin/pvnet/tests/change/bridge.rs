@@ -45,7 +45,7 @@ fn an_uplink_joins_a_bridge_and_leaves_it() {
     wait("the bridge", reaches);
     assert!(members(host()).contains("pvt0") && members(host()).contains("mtu 1400"));
 
-    // Who takes it out is told of it, and may put it back.
+    // The reason is reported to whoever takes it out, who may put it back.
     let reason = || testbed.named("up").unwrap()["reason"].to_string();
     ip(host(), &["link", "set", "pvt0", "nomaster"]);
     wait("the reason", || reason().contains("not in bridge br0"));

@@ -512,7 +512,7 @@ fn a_daemon_without_clients_connects_to_no_socket() {
     change(&testbed, &port).unwrap();
 }
 
-/// The sandbox refuses the connection that would tell the daemon that nobody listens, so it looks at the file itself.
+/// The sandbox refuses the connection that would tell the daemon that nobody listens, so it checks the file itself.
 #[test]
 fn a_file_that_is_no_socket_is_left_alone_by_a_sandboxed_daemon() {
     requires!();

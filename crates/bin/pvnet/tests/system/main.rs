@@ -366,7 +366,7 @@ fn top_meters_for_as_long_as_it_runs() {
 fn tshark_finds_every_segments_checksum_correct() {
     requires!("tshark");
     let mut testbed = Testbed::start(2, "workers = 1");
-    // pvnet must segment and checksum for the second guest what the first sends in one piece.
+    // pvnet must segment and checksum for the second guest what the first sends as one frame.
     testbed.join(0, &[]);
     testbed.join(1, &["--no-tso", "--no-csum"]);
     let capture = testbed.folder().join("segments.pcapng");

@@ -146,7 +146,7 @@ impl Bed {
         true
     }
 
-    /// Whether frames of a port from which none come wait in its rings, so that a look without a notification brings them.
+    /// Whether frames of a port from which none come wait in its rings, so that a poll without a notification brings them.
     fn has_forgotten(&self, port: u8) -> bool {
         // No frame waits as long as a second for its worker, unless it is forgotten.
         let frames = || {

@@ -20,7 +20,7 @@ const LIBRARIES: f64 = 1.0;
 const L1_MISSES: f64 = 2.0;
 /// Layouts do not move the kernel's data, which lies elsewhere after another history of allocations.
 const KERNEL_L1_MISSES: f64 = 15.0;
-/// Layouts move a program's pieces as wholes. Which objects of a piece share a page is another matter in each version.
+/// Layouts move a program's sections as wholes. Which objects of a section share a page is another matter in each version.
 const DTLB_MISSES: f64 = 20.0;
 /// Smaller differences than this are none, whatever their share: the numbers in the file are rounded.
 const INSTRUCTIONS_LEAST: f64 = 0.05;

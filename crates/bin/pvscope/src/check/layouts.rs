@@ -1,11 +1,11 @@
-//! The pieces of pvnet that layouts put elsewhere, by its file.
+//! The sections of pvnet that layouts put elsewhere, by its file.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use scope_model::Piece;
-use scope_recorder::{EntryKind, LayoutPlan, PlacedPiece, disjoint};
+use scope_model::Section;
+use scope_recorder::{EntryKind, LayoutPlan, PlacedSection, disjoint};
 use scope_symbols::{Program, Symbols};
 use sha2::{Digest as _, Sha256};
 
@@ -59,7 +59,7 @@ pub fn check(report: &GuestReport) -> Result<()> {
 }
 
 /// Each function, up to the next one.
-fn functions(symbols: &Symbols) -> Vec<PlacedPiece> {
+fn functions(symbols: &Symbols) -> Vec<PlacedSection> {
     let mut starts: Vec<(u64, &str)> =
         symbols.iter().map(|symbol| (symbol.start, symbol.name)).collect();
     starts.dedup_by_key(|(start, _)| *start);
@@ -70,20 +70,20 @@ fn functions(symbols: &Symbols) -> Vec<PlacedPiece> {
         // Instances of one generic function have the same name.
         let number = known.entry(name).or_default();
         *number += 1;
-        let piece =
-            Piece { seed: seed(name, *number), bytes: end.saturating_sub(*start), align: ALIGN };
-        PlacedPiece { start: BASE + start, piece }
+        let section =
+            Section { seed: seed(name, *number), bytes: end.saturating_sub(*start), align: ALIGN };
+        PlacedSection { start: BASE + start, section }
     });
     disjoint(placed.collect())
 }
 
 /// Each segment of data in whole pages, the heap behind them and the stack.
-fn segments(segments: &[Range<u64>]) -> Vec<PlacedPiece> {
+fn segments(segments: &[Range<u64>]) -> Vec<PlacedSection> {
     let mut placed = Vec::new();
     let mut last = 0;
     let mut add = |name: &str, range: Range<u64>, align| {
-        let piece = Piece { seed: seed(name, 0), bytes: range.end - range.start, align };
-        placed.push(PlacedPiece { start: range.start, piece });
+        let section = Section { seed: seed(name, 0), bytes: range.end - range.start, align };
+        placed.push(PlacedSection { start: range.start, section });
     };
     for (number, segment) in segments.iter().enumerate() {
         let start = (BASE + segment.start) / PAGE * PAGE;
@@ -111,16 +111,16 @@ mod tests {
     }
 
     #[test]
-    fn pieces_lie_apart_and_have_the_same_seeds_in_each_version() {
+    fn sections_lie_apart_and_have_the_same_seeds_in_each_version() {
         let own = std::fs::read("/proc/self/exe").expect("this program");
         let program = Program::parse("pvnet", own).expect("ELF");
         let code = functions(program.symbols());
         assert!(code.len() > 1000, "{}", code.len());
         let data = segments(&program.data());
         assert!(data.len() >= 4, "{data:x?}");
-        for pieces in [&code, &data] {
-            let ends = pieces.iter().map(|placed| placed.start + placed.piece.bytes);
-            let starts = pieces.iter().skip(1).map(|placed| placed.start);
+        for sections in [&code, &data] {
+            let ends = sections.iter().map(|placed| placed.start + placed.section.bytes);
+            let starts = sections.iter().skip(1).map(|placed| placed.start);
             assert!(ends.zip(starts).all(|(end, next)| end <= next));
         }
         assert!(data.iter().all(|placed| placed.start.is_multiple_of(PAGE)));

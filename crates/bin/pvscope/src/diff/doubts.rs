@@ -40,7 +40,7 @@ pub fn doubts(a: &Recording, b: &Recording) -> Vec<String> {
         of_images(from, to, &mut doubts);
     } else {
         doubts.push(format!(
-            "The workloads differ: a is {}, b is {}: a frame is another piece of work unless its payload is the same.",
+            "The workloads differ: a is {}, b is {}: a frame is other work unless its payload is the same.",
             from.workload, to.workload
         ));
         let both = |image: &&FileDigest| to.images.iter().any(|other| other.name == image.name);

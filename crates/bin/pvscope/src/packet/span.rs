@@ -71,7 +71,7 @@ enum Landmark {
     Responds,
     /// An event is sent.
     Event,
-    /// The guest's driver looks for responses.
+    /// The guest's driver polls for responses.
     Reaps,
     /// The guest's driver receives.
     Polls,

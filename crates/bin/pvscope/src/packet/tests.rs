@@ -314,7 +314,7 @@ fn a_flow_that_ends_early_says_how_far_it_came() {
         (DOM0, "xen_netback:xenvif_idx_release"),
     ]);
     for (steps, words) in
-        [(9, "before the other side"), (10, "took the packet, before"), (11, "told the guest")]
+        [(9, "before the other side"), (10, "took the packet, before"), (11, "notified the guest")]
     {
         let mut recording = whole.clone();
         recording.flow.truncate(steps);

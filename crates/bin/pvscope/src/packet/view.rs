@@ -85,8 +85,8 @@ impl<'a> Packet<'a> {
     pub fn missing(&self) -> Option<String> {
         let how_far = match (self.span.taken, self.span.done) {
             (None, _) => "before the other side took the packet",
-            (_, None) => "after the driver domain took the packet, before it told the guest",
-            _ => "after the driver domain told the guest, before the guest had finished",
+            (_, None) => "after the driver domain took the packet, before it notified the guest",
+            _ => "after the driver domain notified the guest, before the guest had finished",
         };
         (!self.span.complete).then(|| {
             format!(

@@ -43,7 +43,7 @@ pub fn xen(
          log=/var/log/xen/console/guest-{GUEST}.log; until grep -q @end $log; do sleep 0.05; done{offloads}\n{}{}\n\
          echo '@log'; cat $log\necho '@end'\n",
         own(script),
-        told("", &client, interface, milliseconds)
+        traffic_with_symbols("", &client, interface, milliseconds)
     )
 }
 
@@ -80,7 +80,8 @@ pub fn linux(
 ) -> String {
     let enter = if start.is_empty() { "" } else { "ip netns exec other" };
     let server = format!("{enter} iperf3 -s >/dev/null 2>&1 &");
-    let traffic = told(&server, &client(address, "", iperf), interface, milliseconds);
+    let traffic =
+        traffic_with_symbols(&server, &client(address, "", iperf), interface, milliseconds);
     format!("set -e\n{start}\n{}{traffic}\necho '@end'\n", own(script))
 }
 
@@ -95,7 +96,7 @@ fn client(address: &str, more: &str, iperf: &str) -> String {
 
 /// A script that prints the symbols of modules, starts traffic and executes the marks: what comes before the marks is part of a
 /// snapshot.
-fn told(server: &str, client: &str, interface: &str, milliseconds: u32) -> String {
+fn traffic_with_symbols(server: &str, client: &str, interface: &str, milliseconds: u32) -> String {
     format!("{TELL}\ntell_modules 0\n{server}\n{}", marked(client, interface, milliseconds))
 }
 

@@ -20,7 +20,7 @@ pub struct StackedChart {
 }
 
 impl StackedChart {
-    /// A chart without bars; `parts` names the pieces of each bar from left to right.
+    /// A chart without bars; `parts` labels the parts of each bar from left to right.
     #[must_use]
     pub fn new(
         title: impl Into<String>,

@@ -34,8 +34,8 @@ pub fn title(step: Step) -> &'static str {
 }
 
 /// A step's findings for a terminal.
-pub fn told(step: Step, findings: &Findings) -> String {
-    let told = match step {
+pub fn findings(step: Step, findings: &Findings) -> String {
+    let text = match step {
         Step::Talk => findings.talk.as_ref().map(|talk| wrapped(&self::talk(talk))),
         Step::Mechanisms => (!findings.gains.is_empty()).then(|| {
             let lead = wrapped(&mechanisms(&findings.gains));
@@ -50,7 +50,7 @@ pub fn told(step: Step, findings: &Findings) -> String {
             .as_ref()
             .map(|cost| wrapped(&self::cost(cost)) + &indented(&compared(cost).render(false))),
     };
-    told.unwrap_or_default()
+    text.unwrap_or_default()
 }
 
 /// How two guests talk.
@@ -302,7 +302,7 @@ mod tests {
     fn a_step_that_was_not_asked_for_tells_and_counts_nothing() {
         let findings = Findings::default();
         let steps = <Step as clap::ValueEnum>::value_variants();
-        assert!(steps.iter().all(|step| told(*step, &findings).is_empty()));
+        assert!(steps.iter().all(|step| super::findings(*step, &findings).is_empty()));
         assert!(benchmark(&findings).rows.is_empty());
     }
 
@@ -317,7 +317,7 @@ mod tests {
         };
         let kill = Some(Kill { transfer, arrived: Vec::new(), at: 0.5 });
         let findings = Findings { kill, ..Findings::default() };
-        let text = told(Step::Kill, &findings);
+        let text = super::findings(Step::Kill, &findings);
         assert!(text.contains("23.4 ms") && text.contains("256 MiB"), "{text}");
         assert!(text.contains("0123456789abcdef…"), "{text}");
         let benchmark = benchmark(&findings);

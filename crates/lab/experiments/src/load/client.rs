@@ -68,7 +68,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// The pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(50);
 /// How often a thread checks whether it should end.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How often it checks whether connections that are ahead may go on.
 const BALANCE: Duration = Duration::from_millis(1);
 
@@ -143,7 +143,7 @@ fn sleep(seconds: f64, is_ended: &AtomicBool) -> Result<()> {
         if left.is_zero() || is_ended.load(Ordering::Relaxed) {
             return Ok(());
         }
-        Interrupt::sleep(left.min(LOOK))?;
+        Interrupt::sleep(left.min(CHECK_INTERVAL))?;
     }
 }
 
@@ -207,12 +207,12 @@ impl<'a> Thread<'a> {
         while !is_ended.load(Ordering::Relaxed) {
             let wait = self.rate.wait(Instant::now());
             if !wait.is_zero() {
-                std::thread::sleep(wait.min(LOOK));
+                std::thread::sleep(wait.min(CHECK_INTERVAL));
                 continue;
             }
             let bound = self.balance.bound();
             let some_wait = self.resume(bound)?;
-            self.events.wait(if some_wait { BALANCE } else { LOOK }, &mut ready)?;
+            self.events.wait(if some_wait { BALANCE } else { CHECK_INTERVAL }, &mut ready)?;
             for index in &ready {
                 self.go_on(usize::try_from(*index).unwrap_or(usize::MAX), bound)?;
             }

@@ -55,7 +55,7 @@ pub struct SinkArgs {
 /// The beginning of the line that a sink prints on standard error when it listens.
 pub const LISTENS: &str = "listening on";
 /// How often a sink checks whether it should end.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of the number that each datagram begins with.
 const NUMBER: usize = 8;
 
@@ -156,7 +156,7 @@ fn send_all(
         }
         let wait = bursts.wait(now);
         if !wait.is_zero() {
-            std::thread::sleep(wait.min(LOOK));
+            std::thread::sleep(wait.min(CHECK_INTERVAL));
             continue;
         }
         bursts.begin(now);
@@ -196,7 +196,7 @@ pub fn sink(args: &SinkArgs) -> Result<()> {
 
 fn receive(socket: &UdpSocket, is_ended: impl Fn() -> bool) -> io::Result<Arrived> {
     lab::enlarge_receive_buffer(socket)?;
-    socket.set_read_timeout(Some(LOOK))?;
+    socket.set_read_timeout(Some(CHECK_INTERVAL))?;
     let mut datagram = vec![0; usize::from(u16::MAX)];
     let (mut received, mut numbers) = (0, None);
     while !is_ended() {
@@ -235,7 +235,7 @@ mod tests {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| receive(&sink, || is_ended.load(Ordering::Relaxed)));
             send(&source);
-            std::thread::sleep(LOOK * 2);
+            std::thread::sleep(CHECK_INTERVAL * 2);
             is_ended.store(true, Ordering::Relaxed);
             thread.join().unwrap().unwrap()
         })
@@ -267,8 +267,8 @@ mod tests {
         let args = crate::options(&words).unwrap();
         let mut sent = None;
         let arrived = arrived(|source| {
-            let looks = Cell::new(0);
-            let is_ended = |_| looks.replace(looks.get() + 1) == 5;
+            let polls = Cell::new(0);
+            let is_ended = |_| polls.replace(polls.get() + 1) == 5;
             sent = Some(send_all(source, &args, is_ended).unwrap());
         });
         let sent = sent.unwrap();

@@ -33,7 +33,7 @@ pub struct ServerArgs {
 /// The listening socket's number.
 const LISTENER: u64 = u64::MAX;
 /// How often a thread checks whether it should end.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Serves until a signal.
 pub fn run(args: &ServerArgs) -> Result<()> {
@@ -63,7 +63,7 @@ pub(super) fn serve_until(
         };
         let threads: Vec<_> = (0..args.threads).map(start).collect();
         while !Interrupt::requested() && !is_ended.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         is_ended.store(true, Ordering::Relaxed);
         for thread in threads {
@@ -100,7 +100,7 @@ impl Thread {
     fn serve(&mut self, is_ended: &AtomicBool) -> io::Result<()> {
         let mut ready = Vec::new();
         while !is_ended.load(Ordering::Relaxed) {
-            self.events.wait(LOOK, &mut ready)?;
+            self.events.wait(CHECK_INTERVAL, &mut ready)?;
             for number in &ready {
                 match *number {
                     LISTENER => self.accept()?,

@@ -83,7 +83,7 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     testbed.plug(args.cycles)?;
     progress.step("a program of dom0 beside a flood");
     let share = testbed.share_beside_flood()?;
-    progress.step("look for leaks");
+    progress.step("check for leaks");
     let after = testbed.resources()?;
     let mut leaks = after.leaks_since(&before);
     // These come last, because they end the daemon that was checked for leaks.
@@ -93,7 +93,7 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
         progress.done(&row.complaints.join("; "));
         rows.push(row);
     }
-    progress.step("look for leaks after the restarts");
+    progress.step("check for leaks after the restarts");
     let restarted = testbed.resources()?;
     leaks.extend(restarted.clone().without_memory().leaks_since(&after));
     leaks.extend(Some(testbed.kernels()?).filter(|words| !words.is_empty()));

@@ -132,12 +132,12 @@ impl Shared {
     fn wait<T>(
         &self,
         limit: Duration,
-        mut look: impl FnMut(&mut State) -> Option<T>,
+        mut find: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<std::result::Result<T, WaitError>> {
         let end = Instant::now() + limit;
         let mut state = self.lock();
         loop {
-            if let Some(found) = look(&mut state) {
+            if let Some(found) = find(&mut state) {
                 return Ok(Ok(found));
             }
             Interrupt::check()?;

@@ -74,8 +74,8 @@ impl Lines {
         mut frame: impl FnMut(Frame),
         mut noise: impl FnMut(&[u8]),
     ) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.rest.extend_from_slice(piece);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.rest.extend_from_slice(line);
             let Some(line) = self.rest.strip_suffix(b"\n") else { return };
             match Frame::parse(line) {
                 Some(whole) => frame(whole),
@@ -107,12 +107,12 @@ mod tests {
         .into_bytes()
     }
 
-    /// All frames in bytes that arrive in pieces of `size`.
+    /// All frames in bytes that arrive in parts of `size`.
     fn read(bytes: &[u8], size: usize) -> Vec<Frame> {
         let mut lines = Lines::default();
         let mut frames = Vec::new();
-        for piece in bytes.chunks(size) {
-            lines.push(piece, |frame| frames.push(frame), |_| ());
+        for part in bytes.chunks(size) {
+            lines.push(part, |frame| frames.push(frame), |_| ());
         }
         frames
     }
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_frame_arrives_through_noise_in_any_pieces(
+        fn every_frame_arrives_through_noise_in_any_parts(
             talk in prop::collection::vec((noise(), frames()), 0..12),
             size in 1_usize..64,
         ) {

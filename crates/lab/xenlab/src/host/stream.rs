@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn output_ends_at_the_mark_in_any_pieces(
+        fn output_ends_at_the_mark_in_any_parts(
             text in "[ab\n~]{0,60}",
             after in "[ab\n~]{0,9}",
             size in 1_usize..9,
@@ -206,8 +206,8 @@ mod tests {
             let bytes = [&text, mark, &after].concat().into_bytes();
             let mut seen = Vec::new();
             let mut whole = false;
-            for piece in bytes.chunks(size) {
-                let (text, now) = output.push(piece);
+            for part in bytes.chunks(size) {
+                let (text, now) = output.push(part);
                 seen.extend(text);
                 whole = now;
                 if whole { break; }

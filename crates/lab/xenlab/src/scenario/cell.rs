@@ -92,10 +92,11 @@ impl Cell {
 pub fn cell(host: &Host, pair: Pair, seconds: u32, progress: &Progress) -> Result<Cell> {
     progress.step(format!("{pair}: start the backend"));
     let backend = pair.backend.start(host)?;
-    look(host, pair, &backend, seconds, progress).map_err(|error| backend::explain(error, &backend))
+    observe(host, pair, &backend, seconds, progress)
+        .map_err(|error| backend::explain(error, &backend))
 }
 
-fn look(
+fn observe(
     host: &Host,
     pair: Pair,
     backend: &RunningBackend,

@@ -8,7 +8,8 @@ use std::time::Duration;
 use gro::{Counters, merge};
 use offload::{Checksum, Features, Gso, MAX_HEADER, Segmenter, complete_checksum};
 use port::{
-    Body, Egress, FRAME_MAX, Frame, HEADER_MAX, Merging, Offer, Outcome, Piece, WINDOW, linearise,
+    Body, Egress, FRAME_MAX, Fragment, Frame, HEADER_MAX, Merging, Offer, Outcome, WINDOW,
+    linearise,
 };
 use port_testing::FakeEgress;
 use shm::Region;
@@ -191,7 +192,7 @@ impl Batch {
             region.copy_in(n * PLACE, body).unwrap();
             if !body.is_empty() {
                 let len = u16::try_from(body.len()).unwrap();
-                frame.pieces.push(Piece::in_region(0, (n * PLACE) as u64, len));
+                frame.fragments.push(Fragment::in_region(0, (n * PLACE) as u64, len));
             }
             batch.push(frame);
         }
@@ -205,7 +206,7 @@ impl Batch {
     }
 }
 
-/// What a port got: its bytes as they are, and what it was told of them.
+/// What a port got: its bytes as they are, and what was said of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrived {
     pub bytes: Vec<u8>,

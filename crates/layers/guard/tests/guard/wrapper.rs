@@ -26,7 +26,7 @@ fn the_wrapper_refuses_fresh_frames_once_each() {
     assert_eq!((received.fresh, received.refused), (3, expected.to_vec()));
     assert_eq!(port.arm(), Ok(Armed::Ready));
 
-    // Frames that stay in the window are not looked at again.
+    // Frames that stay in the window are not checked again.
     let mut outcomes = [Outcome::Waiting; WINDOW];
     outcomes[usize::from(slots[0])] = Outcome::Delivered;
     port.finish(&outcomes);

@@ -9,7 +9,7 @@ mod world;
 
 use cdnafront::{CardQueue, Fault, ReceivedFrame};
 use netdev::{Metadata, Queue as _, Refused};
-use shm::Piece;
+use shm::Iovec;
 
 /// Sends a frame. Returns whether it fitted.
 fn send(queue: &mut CardQueue, frame: &[u8], metadata: Metadata) -> Result<(), Refused> {
@@ -27,8 +27,8 @@ fn receive(queue: &mut CardQueue) -> Result<Option<(Vec<u8>, Metadata)>, Fault> 
     let mut frame = ReceivedFrame::default();
     let Some(metadata) = queue.receive(&mut frame)? else { return Ok(None) };
     let mut all = Vec::new();
-    for piece in queue.pieces(&frame) {
-        let Piece::Shared { region, offset, len } = piece else { panic!("in shared memory") };
+    for fragment in queue.fragments(&frame) {
+        let Iovec::Shared { region, offset, len } = fragment else { panic!("in shared memory") };
         let mut part = vec![0; len];
         region.copy_out(offset, &mut part).unwrap();
         all.extend(part);

@@ -12,8 +12,8 @@ use hypervisor::{
 use machine::{DRIVER_DOMAIN, Machine, MachineGuest, MemorySize};
 use offload::{Checksum, Gso, GsoKind};
 use port::{
-    Armed, Body, Budget, DropReason, Egress, Frame, HEADER_MAX, Ingress, Offer, Outcome, Outcomes,
-    Piece, Received, WINDOW, linearise,
+    Armed, Body, Budget, DropReason, Egress, Fragment, Frame, HEADER_MAX, Ingress, Offer, Outcome,
+    Outcomes, Received, WINDOW, linearise,
 };
 use port_testing::{frame, segments, tcp};
 use shm::Region;
@@ -154,7 +154,7 @@ fn in_region(bytes: &[u8], gso: Option<Gso>) -> (Frame, Arc<[Region]>) {
     region.copy_in(0, body).unwrap();
     for (n, part) in body.chunks(PAGE_SIZE).enumerate() {
         let len = u16::try_from(part.len()).unwrap();
-        frame.pieces.push(Piece::in_region(0, (n * PAGE_SIZE) as u64, len));
+        frame.fragments.push(Fragment::in_region(0, (n * PAGE_SIZE) as u64, len));
     }
     (frame, [region].into())
 }
@@ -233,8 +233,8 @@ fn granted_pages_are_copied_once() {
     let bytes = tcp(6000);
     pages.copy_in(0, &bytes[HEADER_MAX..]).unwrap();
     let (mut frame, _) = in_region(&bytes, None);
-    for (piece, gref) in frame.pieces.iter_mut().zip(grants) {
-        *piece = Piece::granted(Granted { gref, offset: 0, mapped: None }, piece.len);
+    for (fragment, gref) in frame.fragments.iter_mut().zip(grants) {
+        *fragment = Fragment::granted(Granted { gref, offset: 0, mapped: None }, fragment.len);
     }
     let (hypervisor, peer) = (platform.clone(), platform.peer(domain.id()).unwrap());
     let memory: Arc<dyn GrantedMemory> = Arc::new(PeerMemory { hypervisor, peer });
@@ -245,9 +245,9 @@ fn granted_pages_are_copied_once() {
     assert_eq!(deliver(&mut egress, body, &[&frame], 0), [Outcome::Delivered]);
     assert_eq!(card.send(1)[0].2, bytes);
     assert_eq!(meter.count(Counted::DriverBytes), (bytes.len() - HEADER_MAX) as u64);
-    frame.pieces[1] = Piece::granted(
+    frame.fragments[1] = Fragment::granted(
         Granted { gref: GrantRef(4000), offset: 0, mapped: None },
-        frame.pieces[1].len,
+        frame.fragments[1].len,
     );
     assert_eq!(deliver(&mut egress, body, &[&frame], 0), [Outcome::SourceFault]);
     assert!(card.send(1).is_empty());

@@ -82,7 +82,7 @@ fn one_shot_interrupts_come_only_when_armed() {
     assert!(!host.is_interrupted(GUEST));
     arrive(&mut host, 1);
     assert!(host.is_interrupted(GUEST));
-    // A frame came after the guest looked and before it armed.
+    // A frame came after the guest polled and before it armed.
     arrive(&mut host, 1);
     guest.write(Mailbox::RxSeen, guest.rx_consumer);
     host.step();
@@ -117,7 +117,7 @@ fn a_guest_that_waits_for_room_is_interrupted_when_there_is_enough() {
         interrupts.extend(host.is_interrupted(GUEST).then_some(sent));
     }
     assert_eq!(interrupts, [WANTED]);
-    // The index that the guest names is past already: it looked too early.
+    // The index that the guest names is past already: it polled too early.
     guest.write(Mailbox::TxSeen, guest.consumer(Direction::Tx).wrapping_sub(WANTED));
     host.step();
     host.now += Duration::from_micros(200);
@@ -164,7 +164,7 @@ fn only_a_hypervisor_that_sleeps_is_interrupted() {
 }
 
 #[test]
-fn a_card_that_falls_asleep_looks_at_the_events_again() {
+fn a_card_that_falls_asleep_checks_the_events_again() {
     let (mut host, mut guest) = one(Enable::default(), &[]);
     assert!(host.card.fall_asleep() && guest.is_card_asleep());
     let late = host.guest(5);

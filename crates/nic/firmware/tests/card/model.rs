@@ -33,8 +33,8 @@ impl To {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A guest sends a frame of this many bytes, in pieces.
-    Send { from: u8, to: To, len: usize, piece: usize },
+    /// A guest sends a frame of this many bytes, in chunks.
+    Send { from: u8, to: To, len: usize, chunk: usize },
     /// A frame comes from the wire.
     Arrive { to: To, len: usize },
     /// A guest posts buffers.
@@ -58,7 +58,7 @@ fn lens() -> impl Strategy<Value = usize> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let send = (guests(), destinations(), lens(), 1usize..=4096);
     let step = prop_oneof![
-        8 => send.prop_map(|(from, to, len, piece)| Step::Send { from, to, len, piece }),
+        8 => send.prop_map(|(from, to, len, chunk)| Step::Send { from, to, len, chunk }),
         4 => (destinations(), lens()).prop_map(|(to, len)| Step::Arrive { to, len }),
         6 => (guests(), 1u32..80, prop_oneof![Just(2048u16), 60u16..4096])
             .prop_map(|(to, count, len)| Step::Post { to, count, len }),
@@ -147,17 +147,17 @@ impl World {
         self.tag = self.tag.wrapping_add(1);
         let mut wire = Vec::new();
         match *step {
-            Step::Send { from, to, len, piece } => {
+            Step::Send { from, to, len, chunk } => {
                 let n = usize::from(from) - 1;
-                let piece = piece.max(len.div_ceil(18));
+                let chunk = chunk.max(len.div_ceil(18));
                 let frame = frame(to.mac(), mac(from), self.tag, len);
-                let pieces = u32::try_from(len.div_ceil(piece)).unwrap();
-                if self.guests[n].room() < pieces {
+                let chunks = u32::try_from(len.div_ceil(chunk)).unwrap();
+                if self.guests[n].room() < chunks {
                     return;
                 }
-                self.guests[n].queue(&frame, piece, Flags::NONE);
+                self.guests[n].queue(&frame, chunk, Flags::NONE);
                 self.guests[n].publish_tx();
-                self.models[n].sent_descriptors += pieces;
+                self.models[n].sent_descriptors += chunks;
                 self.models[n].not_forwarded +=
                     u64::from(matches!(to, To::Guest(to) if to == from));
                 self.deliver(to, Some(from), &frame);

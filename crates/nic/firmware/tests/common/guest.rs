@@ -146,10 +146,10 @@ impl Guest {
         self.base + at as u64
     }
 
-    /// Puts a frame into the ring, in pieces of this many bytes.
-    pub fn queue(&mut self, frame: &[u8], piece: usize, flags: Flags) {
-        let count = frame.len().div_ceil(piece);
-        for (n, part) in frame.chunks(piece).enumerate() {
+    /// Puts a frame into the ring, in chunks of this many bytes.
+    pub fn queue(&mut self, frame: &[u8], chunk: usize, flags: Flags) {
+        let count = frame.len().div_ceil(chunk);
+        for (n, part) in frame.chunks(chunk).enumerate() {
             let addr = self.place(part);
             let end = if n + 1 == count { Flags::EOP } else { Flags::NONE };
             let flags = if n == 0 { flags } else { Flags::NONE };

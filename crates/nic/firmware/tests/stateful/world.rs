@@ -339,7 +339,7 @@ impl World {
         self.host.arrive_with(&frame, metadata);
     }
 
-    /// Looks at everything that the honest guests and the wire have got.
+    /// Checks everything that the honest guests and the wire have got.
     fn check(&mut self) {
         let hostile = ContextId::new(HOSTILE);
         let faults = &self.host.faults;

@@ -62,8 +62,8 @@ pub fn is_killed_under_load(world: &mut World) -> Outcome {
     let base = world.guest(BAD).address(0);
     let domain = world.kill(BAD);
     let context = ContextId::new(BAD);
-    let told = world.contexts.owner_ended(hypervisor::DomId(BAD.into()));
-    assert_eq!(told, [(context, status.generation)]);
+    let revoked = world.contexts.owner_ended(hypervisor::DomId(BAD.into()));
+    assert_eq!(revoked, [(context, status.generation)]);
     world.step();
     let is_kept = domain.upgrade().is_some();
     assert!(is_kept, "the card still sends and receives");

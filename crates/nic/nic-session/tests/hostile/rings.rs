@@ -97,7 +97,7 @@ pub fn replays_a_descriptor_after_the_wrap(world: &mut World) -> Outcome {
 }
 
 /// A context page is a file: with its descriptor comes this page, and no other.
-pub fn looks_for_another_contexts_page(world: &mut World) -> Outcome {
+pub fn searches_for_another_contexts_page(world: &mut World) -> Outcome {
     let files = |world: &mut World, number| {
         let files = world.guest(number).files.for_guest().unwrap().map(|file| fstat(file).unwrap());
         files.map(|stat| (stat.st_ino, stat.st_size))

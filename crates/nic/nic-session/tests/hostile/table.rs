@@ -80,7 +80,7 @@ pub const CASES: &[Case] = &[
         [OUTSIDE, FOREIGN, UNMAPPED, UNMAPPED, UNMAPPED]
     ),
     case!(WRAP, rings::replays_a_descriptor_after_the_wrap, [SEQUENCE; 5]),
-    case!(USUAL, rings::looks_for_another_contexts_page, ["harmless: each page is a file"; 5]),
+    case!(USUAL, rings::searches_for_another_contexts_page, ["harmless: each page is a file"; 5]),
     case!(
         USUAL,
         ends::writes_to_its_files_after_revocation,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Piece};
+use frame::{Body, FRAGMENTS_MAX, Fragment, Frame, HEADER_MAX};
 use hypervisor::{
     CopyOut, DmaHold, DmaRange, GrantRef, Granted, GrantedMemory, MappedPages, PAGE_SIZE,
 };
@@ -41,7 +41,7 @@ impl GrantedMemory for Pages {
     fn dma_map<'a>(&'a self, _: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]) {
         for DmaRange { from, len, address } in batch {
             let len = usize::from(*len);
-            *address = self.find(*from, len).map(|offset| shm::Piece::Shared {
+            *address = self.find(*from, len).map(|offset| shm::Iovec::Shared {
                 region: &self.0,
                 offset,
                 len,
@@ -93,20 +93,20 @@ impl Sender {
     }
 }
 
-/// Where the bytes of a piece lie: a page, an offset in it, and a length.
+/// Where the bytes of a fragment lie: a page, an offset in it, and a length.
 pub type At = (usize, usize, usize);
 
-/// Pieces, each within a page of its own.
-pub fn pieces() -> impl Strategy<Value = Vec<At>> {
+/// Fragments, each within a page of its own.
+pub fn fragments() -> impl Strategy<Value = Vec<At>> {
     let at = (0..PAGE_SIZE, 0..=PAGE_SIZE)
         .prop_map(|(offset, len)| (offset, len.min(PAGE_SIZE - offset)));
-    prop::collection::vec(at, 0..=PIECES_MAX - 2)
+    prop::collection::vec(at, 0..=FRAGMENTS_MAX - 2)
         .prop_map(|list| (0..).zip(list).map(|(page, (offset, len))| (page, offset, len)).collect())
 }
 
-/// Puts the bytes of `body` into `region`, where `pieces` say.
-fn fill(region: &Region, pieces: &[At], mut body: &[u8]) {
-    for (page, offset, len) in pieces {
+/// Puts the bytes of `body` into `region`, where `fragments` say.
+fn fill(region: &Region, fragments: &[At], mut body: &[u8]) {
+    for (page, offset, len) in fragments {
         let (part, rest) = body.split_at(*len);
         region.copy_in(page * PAGE_SIZE + offset, part).unwrap();
         body = rest;
@@ -126,7 +126,7 @@ pub fn in_pages(bytes: &[u8], header: usize, places: &[At]) -> (Frame, Pages) {
     let frame = describe(bytes, header, places, |page, offset, len| {
         let gref = GrantRef(FIRST + u32::try_from(page).unwrap());
         let offset = u16::try_from(offset).unwrap();
-        Piece::granted(Granted { gref, offset, mapped: None }, len)
+        Fragment::granted(Granted { gref, offset, mapped: None }, len)
     });
     (frame, pages)
 }
@@ -142,7 +142,7 @@ pub fn mapped(bytes: &[u8], header: usize, places: &[At]) -> (Frame, Sender) {
     }
     let frame = describe(bytes, header, places, |page, offset, len| {
         let index = u16::try_from(page % 2).unwrap();
-        Piece::in_region(index, (page * PAGE_SIZE + offset) as u64, len)
+        Fragment::in_region(index, (page * PAGE_SIZE + offset) as u64, len)
     });
     (frame, Sender::Mapped(regions.into()))
 }
@@ -151,15 +151,15 @@ fn describe(
     bytes: &[u8],
     header: usize,
     places: &[At],
-    piece: impl Fn(usize, usize, u16) -> Piece,
+    fragment: impl Fn(usize, usize, u16) -> Fragment,
 ) -> Frame {
     assert!(header <= HEADER_MAX);
     let mut frame = Frame::empty();
     frame.bytes[..header].copy_from_slice(&bytes[..header]);
     frame.header_len = u8::try_from(header).unwrap();
     frame.len = u32::try_from(bytes.len()).unwrap();
-    let piece = |at: &At| piece(at.0, at.1, u16::try_from(at.2).unwrap());
-    frame.pieces.extend(places.iter().map(piece));
+    let fragment = |at: &At| fragment(at.0, at.1, u16::try_from(at.2).unwrap());
+    frame.fragments.extend(places.iter().map(fragment));
     frame
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn region_of(words: &impl Words, address: usize) -> Option<(usize, us
     let state = words.load(STATE, Ordering::Acquire);
     let start = words.load(START, Ordering::Relaxed);
     let len = words.load(LEN, Ordering::Relaxed);
-    // Both words before the second look at the state.
+    // Both words before the second read of the state.
     words.fence(Ordering::Acquire);
     let is_whole = !state.is_multiple_of(2) && words.load(STATE, Ordering::Relaxed) == state;
     (is_whole && address.wrapping_sub(start) < len).then_some((start, len))

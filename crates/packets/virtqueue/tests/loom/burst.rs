@@ -135,7 +135,7 @@ fn a_device_returns_buffers_of_a_packed_ring_in_pairs() {
 }
 
 #[test]
-fn each_barrier_and_each_second_look_is_needed() {
+fn each_barrier_and_each_final_check_is_needed() {
     for layout in [Layout::Split, Layout::Packed] {
         ends::check_that_each_step_is_needed::<Driver>(fills(layout));
     }

@@ -15,19 +15,19 @@ use crate::memory::{AT, Memory, SIZE};
 pub enum Step {
     DevicePublishBarrier,
     DeviceArmBarrier,
-    DeviceSecondLook,
+    DeviceFinalCheck,
     DriverPublishBarrier,
     DriverArmBarrier,
-    DriverSecondLook,
+    DriverFinalCheck,
 }
 
 const STEPS: [Step; 6] = [
     Step::DevicePublishBarrier,
     Step::DeviceArmBarrier,
-    Step::DeviceSecondLook,
+    Step::DeviceFinalCheck,
     Step::DriverPublishBarrier,
     Step::DriverArmBarrier,
-    Step::DriverSecondLook,
+    Step::DriverFinalCheck,
 ];
 
 /// What is checked.
@@ -120,7 +120,7 @@ pub trait Driver {
     fn offer(&mut self, end: u16) -> bool;
     /// Takes all chains that have come back.
     fn take(&mut self);
-    /// Asks for a notification, and looks again. Returns whether there is a chain.
+    /// Asks for a notification, and checks again. Returns whether there is a chain.
     fn arm(&mut self) -> bool;
     fn disarm(&mut self);
 
@@ -139,7 +139,7 @@ fn run_driver(mut driver: impl Driver, end: u16, case: Case, bells: &Bells) {
         }
         driver.take();
         if driver.taken() < end && !driver.can_offer(end) {
-            if !(driver.arm() && case.has(Step::DriverSecondLook)) {
+            if !(driver.arm() && case.has(Step::DriverFinalCheck)) {
                 bells.wait();
             }
             driver.disarm();
@@ -227,7 +227,7 @@ impl Device {
     /// Asks for a notification, and returns whether it may not sleep.
     fn arm(&mut self) -> bool {
         self.memory.has_barrier.set(self.case.has(Step::DeviceArmBarrier));
-        self.queue.arm().unwrap() && self.case.has(Step::DeviceSecondLook)
+        self.queue.arm().unwrap() && self.case.has(Step::DeviceFinalCheck)
     }
 
     /// Returns all chains up to number `end`.

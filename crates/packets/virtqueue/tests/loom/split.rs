@@ -134,7 +134,7 @@ fn a_device_that_put_chains_back_hears_of_more() {
 }
 
 #[test]
-fn each_barrier_and_each_second_look_is_needed() {
+fn each_barrier_and_each_final_check_is_needed() {
     for event_idx in [true, false] {
         ends::check_that_each_step_is_needed::<Driver>(plain(event_idx));
     }

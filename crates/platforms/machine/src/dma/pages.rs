@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hypervisor::{DomId, PageReferences, PageUser};
 
-use super::{GRACE, LOOK_EVERY};
+use super::{CHECK_INTERVAL, GRACE};
 use crate::memory::{BLOCK_PAGES, MemorySize};
 
 /// The longest pause between two checks for references.
@@ -84,7 +84,7 @@ impl DmaPages {
         let users = self.users();
         let Some(references) = self.references.get() else { return true };
         let deadline = Instant::now() + GRACE;
-        let mut pause = LOOK_EVERY;
+        let mut pause = CHECK_INTERVAL;
         loop {
             users.iter().for_each(|user| user.reclaim(domain, pages.clone()));
             if !references.any(pages.clone()) {

@@ -39,7 +39,7 @@ const SIZE: MemorySize = MemorySize {
 /// for `guest-unlucky`. Records its calls, and what the applicants showed.
 struct Recorder {
     machine: Machine,
-    told: Mutex<Vec<String>>,
+    reported: Mutex<Vec<String>>,
     applicants: Mutex<Vec<Applicant>>,
 }
 
@@ -65,7 +65,7 @@ impl Toolstack for Recorder {
     }
 
     fn created(&self, domain: DomId, name: &String) -> Result<(), String> {
-        self.told.lock().unwrap().push(format!("created {domain} {name}"));
+        self.reported.lock().unwrap().push(format!("created {domain} {name}"));
         if name == "guest-unlucky" {
             return Err("no luck".into());
         }
@@ -76,7 +76,7 @@ impl Toolstack for Recorder {
     }
 
     fn destroyed(&self, domain: DomId, name: &String) {
-        self.told.lock().unwrap().push(format!("destroyed {domain} {name}"));
+        self.reported.lock().unwrap().push(format!("destroyed {domain} {name}"));
     }
 }
 
@@ -97,8 +97,8 @@ fn fresh_path() -> PathBuf {
 impl Daemon {
     fn start() -> Self {
         let (machine, path) = (Machine::new(), fresh_path());
-        let (told, applicants) = (Mutex::default(), Mutex::default());
-        let toolstack = Arc::new(Recorder { machine: machine.clone(), told, applicants });
+        let (reported, applicants) = (Mutex::default(), Mutex::default());
+        let toolstack = Arc::new(Recorder { machine: machine.clone(), reported, applicants });
         let listener = Arc::new(Listener::bind(&path, MODE).unwrap());
         let (ours, theirs, by) = (listener.clone(), machine.clone(), toolstack.clone());
         let serving = Some(std::thread::spawn(move || ours.serve(&theirs, &by)));
@@ -135,8 +135,8 @@ impl Daemon {
         self.machine.peer(id).unwrap()
     }
 
-    fn told(&self) -> Vec<String> {
-        self.toolstack.told.lock().unwrap().clone()
+    fn reported(&self) -> Vec<String> {
+        self.toolstack.reported.lock().unwrap().clone()
     }
 }
 
@@ -177,7 +177,7 @@ fn a_guest_that_joins_can_use_every_service() {
     let id = guest.domid();
     let peer = daemon.peer(id);
     assert_eq!((daemon.machine.list(), peer.size()), (vec![id], SIZE));
-    assert_eq!(daemon.told(), [format!("created {id} guest-a")]);
+    assert_eq!(daemon.reported(), [format!("created {id} guest-a")]);
 
     let (pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
     pages.write(PAGE_SIZE, 42u8).unwrap();
@@ -225,10 +225,10 @@ fn a_guest_that_is_not_admitted_gets_only_a_reason() {
     let daemon = Daemon::start();
     assert_eq!(daemon.refusal("burglar"), "burglar: who is that?");
     assert_eq!(daemon.refusal(""), ": who is that?");
-    assert!(daemon.told().is_empty());
+    assert!(daemon.reported().is_empty());
     assert_eq!(daemon.refusal("guest-unlucky"), "no luck");
-    wait_until("the end of the domain without devices", || daemon.told().len() == 2);
-    assert_eq!(daemon.told(), ["created 1 guest-unlucky", "destroyed 1 guest-unlucky"]);
+    wait_until("the end of the domain without devices", || daemon.reported().len() == 2);
+    assert_eq!(daemon.reported(), ["created 1 guest-unlucky", "destroyed 1 guest-unlucky"]);
     assert!(daemon.machine.list().is_empty());
 }
 
@@ -243,7 +243,7 @@ fn a_guest_of_another_version_learns_the_daemons_version() {
         let why = call(&daemon.dial(), &hello).unwrap_err();
         assert!(why.contains(&format!("version {VERSION}")), "{why}");
     }
-    assert!(daemon.told().is_empty());
+    assert!(daemon.reported().is_empty());
 }
 
 #[test]
@@ -346,8 +346,8 @@ fn a_guest_that_hangs_up_leaves_nothing_behind() {
     assert!(nodes.read(None, &own).is_ok());
     // The socket closes when the last of them is dropped.
     drop((pages, slot, guest));
-    wait_until("the end of the domain", || daemon.told().len() == 2);
-    assert_eq!(daemon.told()[1], format!("destroyed {id} guest-a"));
+    wait_until("the end of the domain", || daemon.reported().len() == 2);
+    assert_eq!(daemon.reported()[1], format!("destroyed {id} guest-a"));
 
     assert!(daemon.machine.list().is_empty());
     assert!(daemon.machine.peer(id).is_err());

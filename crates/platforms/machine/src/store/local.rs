@@ -64,10 +64,10 @@ impl LocalStore {
         tx: Option<TransactionId>,
         path: &str,
     ) -> Result<(u64, Vec<String>), StoreError> {
-        self.look(tx, path, |node| (node.generation(), node.names()))
+        self.with_node(tx, path, |node| (node.generation(), node.names()))
     }
 
-    fn look<R>(
+    fn with_node<R>(
         &self,
         tx: Option<TransactionId>,
         path: &str,
@@ -90,7 +90,7 @@ impl LocalStore {
 
 impl Store for LocalStore {
     fn read(&self, tx: Option<TransactionId>, path: &str) -> Result<String, StoreError> {
-        self.look(tx, path, |node| node.value.clone())
+        self.with_node(tx, path, |node| node.value.clone())
     }
 
     fn write(&self, tx: Option<TransactionId>, path: &str, value: &str) -> Result<(), StoreError> {
@@ -118,7 +118,7 @@ impl Store for LocalStore {
         tx: Option<TransactionId>,
         path: &str,
     ) -> Result<Permissions, StoreError> {
-        self.look(tx, path, |node| node.permissions.clone())
+        self.with_node(tx, path, |node| node.permissions.clone())
     }
 
     fn set_permissions(

@@ -10,7 +10,7 @@ pub(super) const NODES: usize = 1000;
 pub(super) const WATCHES: usize = 128;
 /// Transactions a domain may have open. Each holds on to the tree as it was at its start.
 pub(super) const TRANSACTIONS: usize = 10;
-/// Bytes of paths and values one transaction may remember: keys looked at, changes made.
+/// Bytes of paths and values one transaction may remember: keys read, changes made.
 ///
 /// xenstored limits the nodes to 1024; a limit in bytes bounds the memory for nodes of any size.
 pub(super) const TRANSACTION_BYTES: usize = 256 * 1024;

@@ -11,7 +11,7 @@ use machine::toolstack;
 use netback::{GrantReuse, Offered, RxChannel, TxChannel, Vif, VifChange};
 use netfront::{Frontend, FrontendQueue, Received};
 use offload::{Checksum, Features};
-use shm::Piece;
+use shm::Iovec;
 use wire::ethernet::MacAddr;
 use xen::{Xen, XenGuest};
 
@@ -175,8 +175,8 @@ fn receive(queue: &mut FrontendQueue<XenGuest>) -> Result<Option<Vec<u8>>, Box<d
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    for piece in queue.rx.pieces(&frame) {
-        if let Piece::Shared { region, offset, len } = piece {
+    for fragment in queue.rx.fragments(&frame) {
+        if let Iovec::Shared { region, offset, len } = fragment {
             let mut part = vec![0; len];
             region.copy_out(offset, &mut part)?;
             bytes.extend(part);

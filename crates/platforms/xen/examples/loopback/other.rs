@@ -7,7 +7,7 @@ use hypervisor::{
     CopyStatus, Dest, DomId, Error, EventChannel, EvtchnPort, GrantCopy, GrantMap, GrantRef, Guest,
     Hypervisor, MapStatus, MappedGrants, MappedPages, PAGE_SIZE, Source,
 };
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 use xen::{Mapping, Peer, XenEvent};
 
 use crate::checks::{Checks, Loopback, Outcome, TIMEOUT, ensure, equal, readable};
@@ -172,7 +172,7 @@ fn aperture(here: &Loopback, other: &Other) -> Outcome {
     pages.copy_out(0, &mut bytes)?;
     equal(&bytes[..], &pattern(1)[10..110])?;
     let (reader, writer) = rustix::pipe::pipe()?;
-    shm::write_pieces(&writer, [Piece::Shared { region, offset, len: 100 }])?;
+    shm::writev(&writer, [Iovec::Shared { region, offset, len: 100 }])?;
     let mut bytes = [0; 100];
     rustix::io::read(&reader, &mut bytes)?;
     equal(&bytes[..], &pattern(1)[10..110])

@@ -85,7 +85,7 @@ impl Message {
 
 /// Finds messages in a stream of bytes.
 ///
-/// Take all messages after each piece; what then stays buffered is less than one message.
+/// Take all messages after each part; what then stays buffered is less than one message.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -176,16 +176,16 @@ mod tests {
             .prop_map(|([kind, req_id, tx_id], payload)| Message { kind, req_id, tx_id, payload })
     }
 
-    /// Feeds `bytes` in pieces of the given sizes and takes out all complete messages.
-    fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<Message>, Option<WireError>) {
+    /// Feeds `bytes` in parts of the given sizes and takes out all complete messages.
+    fn decode(bytes: &[u8], sizes: &[usize]) -> (Vec<Message>, Option<WireError>) {
         let mut decoder = Decoder::new();
         let mut messages = Vec::new();
         let mut rest = bytes;
-        let mut sizes = pieces.iter().copied().chain(std::iter::repeat(usize::MAX));
+        let mut sizes = sizes.iter().copied().chain(std::iter::repeat(usize::MAX));
         while !rest.is_empty() {
-            let (piece, tail) = rest.split_at(sizes.next().unwrap_or(1).clamp(1, rest.len()));
+            let (part, tail) = rest.split_at(sizes.next().unwrap_or(1).clamp(1, rest.len()));
             rest = tail;
-            decoder.push(piece);
+            decoder.push(part);
             loop {
                 match decoder.next_message() {
                     Ok(Some(message)) => messages.push(message),
@@ -201,18 +201,18 @@ mod tests {
         #[test]
         fn messages_survive_any_cut(
             messages in prop::collection::vec(message(), 0..8),
-            pieces in prop::collection::vec(1usize..40, 0..64),
+            sizes in prop::collection::vec(1usize..40, 0..64),
         ) {
             let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
-            prop_assert_eq!(decode(&bytes, &pieces), (messages, None));
+            prop_assert_eq!(decode(&bytes, &sizes), (messages, None));
         }
 
         #[test]
         fn cuts_do_not_change_what_garbage_means(
             bytes in prop::collection::vec(prop_oneof![3 => Just(0u8), 1 => any::<u8>()], 0..256),
-            pieces in prop::collection::vec(1usize..40, 0..64),
+            sizes in prop::collection::vec(1usize..40, 0..64),
         ) {
-            prop_assert_eq!(decode(&bytes, &pieces), decode(&bytes, &[]));
+            prop_assert_eq!(decode(&bytes, &sizes), decode(&bytes, &[]));
         }
     }
 }

@@ -27,21 +27,21 @@ pub fn parse_watch_event(payload: &[u8]) -> Result<WatchEvent, ErrorCode> {
     }
 }
 
-/// A piece of a list of children that is too long for one message (DIRECTORY_PART).
+/// A part of a list of children that is too long for one message (DIRECTORY_PART).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryPart {
-    /// Changes with the node; pieces of different generations do not fit together.
+    /// Changes with the node; parts of different generations do not fit together.
     pub generation: u64,
     /// Whole names of the list from the asked offset on.
     pub names: Vec<String>,
-    /// Whether the list ends with this piece.
+    /// Whether the list ends with this part.
     pub last: bool,
 }
 
 impl DirectoryPart {
-    /// The piece from byte `offset` of the list on (each name and its NUL).
+    /// The part from byte `offset` of the list on (each name and its NUL).
     ///
-    /// If no name starts there, the list has changed since the reader's last piece. The piece then
+    /// If no name starts there, the list has changed since the reader's last part. The part then
     /// starts at the next name, and the generation tells the reader of the change.
     #[must_use]
     pub fn cut(generation: u64, names: &[String], offset: usize) -> Self {
@@ -64,7 +64,7 @@ impl DirectoryPart {
         Self { generation, names: part, last }
     }
 
-    /// How many bytes of the list this piece covers.
+    /// How many bytes of the list this part covers.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.names.iter().map(|name| name.len() + 1).sum()
@@ -81,7 +81,7 @@ impl DirectoryPart {
         text::join(std::iter::once(generation.as_str()).chain(names).chain(end))
     }
 
-    /// Reads a piece from its payload.
+    /// Reads a part from its payload.
     ///
     /// # Errors
     /// [`ErrorCode::Einval`] if it is malformed, or holds no name and does not end the list: a
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_starts_with_a_whole_name() {
+    fn a_part_starts_with_a_whole_name() {
         let names = ["ab".to_owned(), "c".to_owned()];
         let cut = |offset| DirectoryPart::cut(1, &names, offset);
         assert_eq!(cut(0).names, ["ab", "c"]);
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_the_whole_list(
+        fn parts_make_the_whole_list(
             generation in any::<u64>(),
             names in prop::collection::vec("[a-z]{1,60}", 0..300),
         ) {

@@ -8,7 +8,7 @@
 use arrayvec::ArrayVec;
 use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
 use hypervisor::{CopyStatus, Dest, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
-use port::{DropReason, Outcome, PIECES_MAX};
+use port::{DropReason, FRAGMENTS_MAX, Outcome};
 use wire::netif::{RxResponse, rx_flags, status};
 
 use super::plan::PacketShape;
@@ -16,8 +16,8 @@ use super::slots::Slots;
 
 /// Most pages of a packet: 64 KiB of frame.
 const PAGES: usize = 16;
-/// Most copies of a packet: one for each page, and one more for each piece that ends within one.
-const COPIES: usize = 2 * PAGES + PIECES_MAX + 1;
+/// Most copies of a packet: one for each page, and one more for each fragment that ends within one.
+const COPIES: usize = 2 * PAGES + FRAGMENTS_MAX + 1;
 
 type Pages = ArrayVec<Box<dyn FlipPage>, PAGES>;
 

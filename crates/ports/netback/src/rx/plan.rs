@@ -4,8 +4,8 @@ use arrayvec::ArrayVec;
 use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Checksum, Gso};
 use port::{
-    DropReason, FRAME_MAX, FlowHash, Frame, Memory, Outcome, PIECES_MAX, Piece, Place, Steering,
-    TAIL_MAX,
+    DropReason, FRAGMENTS_MAX, FRAME_MAX, FlowHash, Fragment, Frame, Memory, Outcome, Place,
+    Steering, TAIL_MAX,
 };
 use ring::netif::Rx;
 use ring::{RegionPage, SharedPage, Slots as _};
@@ -18,11 +18,11 @@ use crate::hash::kind_of;
 
 use super::posted::PostedRing;
 
-/// Most copies in one batch. A merged frame of the greatest length needs no more: its header, its pieces and its tail, cut at pages.
+/// Most copies in one batch. A merged frame of the greatest length needs no more: its header, its fragments and its tail, cut at pages.
 const COPIES_MAX: usize = 128;
-const _: () = assert!(1 + PIECES_MAX + TAIL_MAX + FRAME_MAX.div_ceil(PAGE_SIZE) <= COPIES_MAX);
+const _: () = assert!(1 + FRAGMENTS_MAX + TAIL_MAX + FRAME_MAX.div_ceil(PAGE_SIZE) <= COPIES_MAX);
 /// Most copies for a frame of one slot.
-const COPIES_OF_SHORT: usize = 1 + PIECES_MAX;
+const COPIES_OF_SHORT: usize = 1 + FRAGMENTS_MAX;
 /// Most ring slots filled by one batch.
 const SLOTS_MAX: usize = 64;
 /// Buffers are pages, and frames at the start of every page would share a handful of cache sets.
@@ -128,33 +128,33 @@ impl PacketShape {
     }
 }
 
-/// Shortest frame whose slots end where its pieces end.
+/// Shortest frame whose slots end where its fragments end.
 const LONG_MIN: u32 = 4 * PAGE_SIZE as u32;
 
 /// The bytes of each slot of a frame without extras; none if all but the last are full.
-pub(super) type Layout = ArrayVec<u16, { PIECES_MAX + 1 }>;
+pub(super) type Layout = ArrayVec<u16, { FRAGMENTS_MAX + 1 }>;
 
-/// Slots that end where the pieces of a long frame end, if its sender grants these and at most one slot more is needed. Each copy then fills a slot from
+/// Slots that end where the fragments of a long frame end, if its sender grants these and at most one slot more is needed. Each copy then fills a slot from
 /// one page, where two copies fill a full slot from the ends of two pages: a guest's stream lies in whole pages, and headers come before it.
 #[inline]
 pub(super) fn layout_of(frame: &Frame) -> Layout {
-    let is_granted = |piece: &Piece| matches!(piece.place, Place::Grant(_));
+    let is_granted = |fragment: &Fragment| matches!(fragment.place, Place::Grant(_));
     // Where the first slot is full at the end of the first page, those of a stream's other pages are too.
-    let first = frame.pieces.first().map_or(0, |piece| usize::from(piece.len));
+    let first = frame.fragments.first().map_or(0, |fragment| usize::from(fragment.len));
     let is_full = usize::from(frame.header_len) + first == PAGE_SIZE;
     if frame.len < LONG_MIN
         || is_full
         || frame.tail.is_some()
-        || !frame.pieces.iter().all(is_granted)
+        || !frame.fragments.iter().all(is_granted)
     {
         return Layout::new();
     }
     let (mut layout, mut filled) = (Layout::new(), u16::from(frame.header_len));
-    for piece in &frame.pieces {
-        if usize::from(filled) + usize::from(piece.len) > PAGE_SIZE {
+    for fragment in &frame.fragments {
+        if usize::from(filled) + usize::from(fragment.len) > PAGE_SIZE {
             layout.push(std::mem::take(&mut filled));
         }
-        filled += piece.len;
+        filled += fragment.len;
     }
     layout.push(filled);
     let full = frame.len.div_ceil(PAGE_SIZE as u32) as usize;
@@ -234,17 +234,21 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         let header = Source::Private(frame.header());
         self.copies.push(GrantCopy::new(header, buffer.from(offset), frame.header_len.into()));
         let mut filled = u16::from(frame.header_len);
-        for piece in &frame.pieces {
+        for fragment in &frame.fragments {
             let dest = buffer.from(offset + filled);
-            self.copies.push(GrantCopy::new(memory.source(piece, 0, piece.len), dest, piece.len));
-            filled += piece.len;
+            self.copies.push(GrantCopy::new(
+                memory.source(fragment, 0, fragment.len),
+                dest,
+                fragment.len,
+            ));
+            filled += fragment.len;
         }
         self.slots.push(Planned::Data {
             id: if buffers.is_pool() { slot } else { request.id },
             offset,
             len: filled,
             flags: flags_of(frame.checksum) | pool_flag(buffers),
-            copies: frame.pieces.len() as u8 + 1,
+            copies: frame.fragments.len() as u8 + 1,
         });
     }
 
@@ -261,7 +265,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         self.add_in::<false>(ring, buffers, packet, &[], next);
     }
 
-    /// The same, in slots of this layout, if `LAID_OUT`. Full slots do without a look at one.
+    /// The same, in slots of this layout, if `LAID_OUT`. Full slots do without one.
     #[inline]
     #[expect(
         clippy::too_many_arguments,
@@ -403,29 +407,29 @@ mod tests {
 
     use super::*;
 
-    fn frame(header: u8, pieces: &[u16]) -> Frame {
+    fn frame(header: u8, fragments: &[u16]) -> Frame {
         let mut frame = Frame::empty();
         frame.header_len = header;
-        frame.len = u32::from(header) + pieces.iter().map(|len| u32::from(*len)).sum::<u32>();
+        frame.len = u32::from(header) + fragments.iter().map(|len| u32::from(*len)).sum::<u32>();
         let granted = Granted { gref: GrantRef(9), offset: 0, mapped: None };
-        frame.pieces.extend(pieces.iter().map(|len| Piece::granted(granted, *len)));
+        frame.fragments.extend(fragments.iter().map(|len| Fragment::granted(granted, *len)));
         frame
     }
 
     proptest! {
         #[test]
-        fn no_piece_of_a_layout_is_cut(
+        fn no_fragment_of_a_layout_is_cut(
             header in 1u8..=128,
-            pieces in prop::collection::vec(prop_oneof![1u16..4096, Just(4096)], 0..15),
+            fragments in prop::collection::vec(prop_oneof![1u16..4096, Just(4096)], 0..15),
         ) {
-            let frame = frame(header, &pieces);
+            let frame = frame(header, &fragments);
             let layout = layout_of(&frame);
             if !layout.is_empty() {
                 let sum = |lens: &[u16]| lens.iter().map(|len| u32::from(*len)).sum::<u32>();
                 prop_assert_eq!(sum(&layout), frame.len);
                 prop_assert!(layout.iter().all(|len| (1..=4096).contains(len)));
                 prop_assert!(layout.len() <= frame.len.div_ceil(4096) as usize + 1);
-                let ends: Vec<u32> = (0..=pieces.len()).map(|n| u32::from(header) + sum(&pieces[..n])).collect();
+                let ends: Vec<u32> = (0..=fragments.len()).map(|n| u32::from(header) + sum(&fragments[..n])).collect();
                 prop_assert!((1..=layout.len()).all(|n| ends.contains(&sum(&layout[..n]))));
             }
         }
@@ -445,7 +449,7 @@ mod tests {
         // Many pages that are little filled.
         assert_eq!(layout_of(&frame(128, &[2100; 15])).len(), 0);
         let mut mapped = frame(128, &full);
-        mapped.pieces[3] = Piece::in_region(0, 0, 4096);
+        mapped.fragments[3] = Fragment::in_region(0, 0, 4096);
         assert_eq!(layout_of(&mapped).len(), 0);
     }
 }

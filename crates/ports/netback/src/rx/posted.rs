@@ -68,7 +68,7 @@ impl<P: SharedPage> PostedRing<P> {
         Ok(self.ring.unconsumed()? + self.returned())
     }
 
-    /// As [`unconsumed`](Self::unconsumed), but always looks at the ring.
+    /// As [`unconsumed`](Self::unconsumed), but always reads the ring.
     pub(super) fn refresh(&mut self) -> Result<u32, Broken> {
         Ok(self.ring.refresh()? + self.returned())
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use frame::pieces_of;
+use frame::runs_in_places;
 use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
 use port::{BufferSupply, DropReason, Frame, Gather, Memory, Offer, Outcome, Segments, Steering};
@@ -201,7 +201,7 @@ impl<H: Hypervisor> Slots<H> {
                         layout
                     }
                 };
-                if !plan.fits(pieces_of(frame, PAGE_SIZE as u32), slots) {
+                if !plan.fits(runs_in_places(frame, PAGE_SIZE as u32), slots) {
                     break;
                 }
                 if self.has_room(slots)? {

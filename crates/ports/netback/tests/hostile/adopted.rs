@@ -21,7 +21,7 @@ use crate::control::World;
 /// A change of the guest's memory or keys, and its name.
 type Forgery = (String, Box<dyn Fn(&Raw)>);
 
-/// After how many looks at the guest's memory its backend is killed. From 63 to 76 it publishes the
+/// After how many reads of the guest's memory its backend is killed. From 63 to 76 it publishes the
 /// answers to its frames.
 const KILLED_AFTER: [u32; 11] = [63, 0, 66, 20, 69, 50, 72, u32::MAX, 75, 76, 64];
 /// How many of these each forgery meets, in turn.
@@ -84,7 +84,7 @@ fn forgeries() -> Vec<Forgery> {
 }
 
 /// A guest with frames, buffers and control requests on its rings, whose backend is killed.
-fn killed(machine: &Machine, taker: &mut Taker, looks: u32) -> Arc<Raw> {
+fn killed(machine: &Machine, taker: &mut Taker, reads: u32) -> Arc<Raw> {
     let hypervisor = Tampered::new(machine);
     let mut world = World::with_headers(machine, hypervisor.clone());
     world.vif.connected().unwrap();
@@ -100,7 +100,7 @@ fn killed(machine: &Machine, taker: &mut Taker, looks: u32) -> Arc<Raw> {
         let ask = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries };
         world.put(ask.request(n));
     }
-    let mut left = looks;
+    let mut left = reads;
     hypervisor.set(move || {
         left = left.checked_sub(1).unwrap_or_else(|| {
             // Unwinds without the panic hook, which would print.
@@ -113,7 +113,7 @@ fn killed(machine: &Machine, taker: &mut Taker, looks: u32) -> Arc<Raw> {
         let _ = pass(&mut queue, taker, Duration::ZERO);
         let _ = control.step();
     }));
-    assert!(died.is_err() || looks == u32::MAX, "{looks} looks are too many");
+    assert!(died.is_err() || reads == u32::MAX, "{reads} reads are too many");
     drop((queue, control));
     assert_eq!(raw.domain.pinned(), 0);
     raw
@@ -166,9 +166,9 @@ fn what_a_guest_forges_while_its_backend_is_dead_harms_nobody_else() {
     let (mut adopted, mut refused) = (0, 0);
     let mut kills = KILLED_AFTER.into_iter().cycle();
     for (name, forge) in forgeries() {
-        for looks in kills.by_ref().take(KILLS_EACH) {
-            let what = format!("{name}, after {looks} looks");
-            let raw = killed(&machine, &mut taker, looks);
+        for reads in kills.by_ref().take(KILLS_EACH) {
+            let what = format!("{name}, after {reads} reads");
+            let raw = killed(&machine, &mut taker, reads);
             forge(&raw);
             let before = waiting(&raw);
             let mut vif = raw.announce(Tampered::new(&machine));

@@ -1,4 +1,4 @@
-//! A guest that asks to be notified of the answer to a lone frame, and looks for it by itself or does not.
+//! A guest that asks to be notified of the answer to a lone frame, and polls for it by itself or does not.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use wire::netif::TxRequest;
 use crate::common::guest::{DATA, OFFERED, REQ_PROD, RSP_EVENT, RSP_PROD, Raw, TX_RING};
 
 #[test]
-fn a_lone_frame_is_announced_late_unless_the_guest_looks() {
+fn a_lone_frame_is_announced_late_unless_the_guest_polls() {
     let machine = Machine::new();
     let raw = Raw::new(&machine);
     // Longer than the test's own turns may take.
@@ -50,7 +50,7 @@ fn a_lone_frame_is_announced_late_unless_the_guest_looks() {
     assert!(!raw.is_notified());
     sleep(delay);
     assert_eq!(tx.arm().unwrap(), Armed::Asleep);
-    assert!(raw.is_notified(), "it has not looked");
+    assert!(raw.is_notified(), "it has not polled");
 }
 
 #[test]

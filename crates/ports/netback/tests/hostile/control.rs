@@ -275,11 +275,11 @@ fn a_list_is_read_once() {
     let hypervisor = Tampered::new(&machine);
     let mut world = World::new(&machine, hypervisor.clone());
     let guest = world.raw.clone();
-    let mut looks = 0;
+    let mut reads = 0;
     // The list changes before each read of the backend.
     hypervisor.set(move || {
-        looks += 1;
-        (0..4).for_each(|n| guest.write(LIST, n as usize * 8, entry(DATA + looks % 8 * 4 + n)));
+        reads += 1;
+        (0..4).for_each(|n| guest.write(LIST, n as usize * 8, entry(DATA + reads % 8 * 4 + n)));
     });
     let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: 4 };
     assert_eq!(world.ask(add).status, status::SUCCESS);

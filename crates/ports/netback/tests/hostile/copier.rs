@@ -7,7 +7,7 @@ use hypervisor::DomId;
 use machine::{Machine, toolstack};
 use netback::{Connection, Offered, RxChannel, Vif, VifChange, VifQueue};
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Broken, Egress, Frame, Lent, LentBuffer, LentMemory, Outcome, Piece, Wanted};
+use port::{Body, Broken, Egress, Fragment, Frame, Lent, LentBuffer, LentMemory, Outcome, Wanted};
 use shm::Region;
 use wire::netif::RxResponse;
 use wire::netif::guest_copy::{Directory, Mark};
@@ -56,7 +56,7 @@ impl Known {
         Self { guest, table, id, mark, grefs: grefs.to_vec() }
     }
 
-    /// Copies what a response names, and looks at the mark after that.
+    /// Copies what a response names, and reads the mark after that.
     pub fn copy(&self, response: RxResponse) -> Option<Vec<u8>> {
         let len = usize::try_from(response.status).unwrap();
         let gref = *self.grefs.get(usize::from(response.id))?;
@@ -137,7 +137,7 @@ impl Copier {
             memory.region.copy_in(at, &chunk[skip..]).unwrap();
             if chunk.len() > skip {
                 let body = u16::try_from(chunk.len() - skip).unwrap();
-                frame.pieces.push(Piece::in_region(0, at as u64, body));
+                frame.fragments.push(Fragment::in_region(0, at as u64, body));
             }
         }
         let regions: Arc<[Region]> = [memory.region].into();

@@ -7,7 +7,7 @@ use hypervisor::{GrantRef, Granted};
 use machine::{DRIVER_DOMAIN, Machine};
 use netback::{RxChannel, TxChannel, VifQueue};
 use offload::Features;
-use port::{DropReason, Outcome, Piece};
+use port::{DropReason, Fragment, Outcome};
 use port_testing::{offer, with_body};
 use proptest::prelude::*;
 use wire::netif::{RxRequest, status};
@@ -59,10 +59,10 @@ impl Receiver {
     }
 
     /// Delivers a frame with a body in pages that this guest may or may not grant.
-    fn deliver_with(&mut self, header: &[u8], body: &[Piece]) -> Outcome {
+    fn deliver_with(&mut self, header: &[u8], body: &[Fragment]) -> Outcome {
         let mut frame = port_testing::frame(header);
-        frame.pieces.extend(body.iter().copied());
-        frame.len += body.iter().map(|piece| u32::from(piece.len)).sum::<u32>();
+        frame.fragments.extend(body.iter().copied());
+        frame.len += body.iter().map(|fragment| u32::from(fragment.len)).sum::<u32>();
         let VifQueue { tx, rx } = &mut self.queue;
         with_body(tx, |body| offer(rx, body, &frame, Duration::ZERO).unwrap())
     }
@@ -167,8 +167,10 @@ fn a_sender_that_grants_nothing_costs_the_receiver_no_slot() {
     let mut place = receiver.post_place();
     let free = receiver.raw.domain.exchange_count();
     for _ in 0..3 {
-        let body =
-            [Piece::granted(Granted { gref: GrantRef(PAGES + 3), offset: 0, mapped: None }, 1000)];
+        let body = [Fragment::granted(
+            Granted { gref: GrantRef(PAGES + 3), offset: 0, mapped: None },
+            1000,
+        )];
         assert_eq!(receiver.deliver_with(&frame(100, 1), &body), Outcome::SourceFault);
         assert_eq!(receiver.raw.read::<u32>(RX_RING, RSP_PROD), 0);
         assert_eq!(receiver.raw.domain.exchange_count(), free);

@@ -9,7 +9,7 @@ use machine::{DRIVER_DOMAIN, Machine, SharedPages};
 use netback::{RxChannel, TxChannel, VifQueue};
 use offload::Features;
 use port::{
-    Body, Broken, DropReason, Egress, Frame, HEADER_MAX, KeptFrame, Outcome, Piece, Place,
+    Body, Broken, DropReason, Egress, Fragment, Frame, HEADER_MAX, KeptFrame, Outcome, Place,
     ReceiveBuffers,
 };
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ impl Uplink {
         let body = u16::try_from(len.saturating_sub(HEADER)).unwrap();
         if body > 0 {
             whole.copy_in(HEADER_MAX, &vec![fill; body.into()]).unwrap();
-            frame.pieces.push(Piece::in_region(0, HEADER.into(), body));
+            frame.fragments.push(Fragment::in_region(0, HEADER.into(), body));
         }
         frame.len = len;
         let regions = [whole.slice(0..BUFFER).unwrap()].into();
@@ -59,7 +59,7 @@ impl ReceiveBuffers for Uplink {
     }
 
     fn keep(&self, frame: &Frame) -> Option<KeptFrame> {
-        let Place::Region { offset: 128, .. } = frame.pieces.first()?.place else { return None };
+        let Place::Region { offset: 128, .. } = frame.fragments.first()?.place else { return None };
         self.buffer.copy_in(0, frame.header()).unwrap();
         self.spares.then(|| KeptFrame {
             memory: self.buffer.slice(0..BUFFER).map(Arc::new).unwrap(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use machine::Machine;
 use netback::{GrantReuse, Offered, TxChannel};
 use offload::Features;
-use port::{Body, Frame, Outcome, Piece};
+use port::{Body, Fragment, Frame, Outcome};
 use port_testing::offer;
 use shm::Region;
 use wire::netif::{RxRequest, RxResponse};
@@ -24,7 +24,7 @@ fn frame_of(len: usize, body: &Region) -> Frame {
     let rest = &bytes[frame.header().len()..];
     if !rest.is_empty() {
         body.copy_in(0, rest).unwrap();
-        frame.pieces.push(Piece::in_region(0, 0, rest.len().try_into().unwrap()));
+        frame.fragments.push(Fragment::in_region(0, 0, rest.len().try_into().unwrap()));
     }
     frame
 }

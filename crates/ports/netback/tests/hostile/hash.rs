@@ -8,7 +8,7 @@ use hypervisor::Hypervisor;
 use machine::Machine;
 use netback::{GrantReuse, Offered, Vif, VifChange};
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Egress, FlowHash, Frame, HashInput, Outcome, Piece, Task};
+use port::{Body, Egress, FlowHash, Fragment, Frame, HashInput, Outcome, Task};
 use shm::Region;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, Extra, ExtraInfo, HashKind, RxResponse, rx_flags};
@@ -60,7 +60,7 @@ fn tcp_frame(len: u32) -> Frame {
     let mut left = len - 54;
     while left > 0 {
         let part = left.min(4096);
-        frame.pieces.push(Piece::in_region(0, 0, u16::try_from(part).unwrap()));
+        frame.fragments.push(Fragment::in_region(0, 0, u16::try_from(part).unwrap()));
         left -= part;
     }
     frame
@@ -204,30 +204,30 @@ fn a_key_and_a_table_are_read_once() {
     switch_on(&mut world, 2);
     let size = CtrlMessage::SetHashMappingSize { entries: 128 };
     assert_eq!(world.ask(size).status, status::SUCCESS);
-    let (guest, looks) = (world.raw.clone(), Arc::new(AtomicU32::new(0)));
-    let counted = looks.clone();
+    let (guest, reads) = (world.raw.clone(), Arc::new(AtomicU32::new(0)));
+    let counted = reads.clone();
     // The page changes before and after each read of the backend.
     hypervisor.set(move || {
-        let look = counted.fetch_add(1, Ordering::Relaxed);
-        (0..10).for_each(|n| guest.write(LIST, n * 4, look));
+        let read = counted.fetch_add(1, Ordering::Relaxed);
+        (0..10).for_each(|n| guest.write(LIST, n * 4, read));
     });
-    let before = looks.load(Ordering::Relaxed);
+    let before = reads.load(Ordering::Relaxed);
     let answer = world.ask(CtrlMessage::SetHashKey { gref: LIST, len: 40 });
     hypervisor.set(|| ());
     assert_eq!(answer.status, status::SUCCESS);
-    let seen = before..looks.load(Ordering::Relaxed);
-    let keys = seen.map(|look| {
+    let seen = before..reads.load(Ordering::Relaxed);
+    let keys = seen.map(|read| {
         let mut key = [0; 40];
-        key.chunks_mut(4).for_each(|word| word.copy_from_slice(&look.to_ne_bytes()));
+        key.chunks_mut(4).for_each(|word| word.copy_from_slice(&read.to_ne_bytes()));
         let flow = [66, 9, 149, 187, 161, 142, 100, 80, 0x0a, 0xea, 0x06, 0xe6];
         Table::new(&key).hash(&flow)
     });
-    let of_one_look: Vec<_> = keys.collect();
-    assert!(of_one_look.contains(&hash_of(&world).unwrap().value), "a key of two looks");
+    let of_one_read: Vec<_> = keys.collect();
+    assert!(of_one_read.contains(&hash_of(&world).unwrap().value), "a key of two reads");
     // Entries that are valid when they are read, and never else.
-    let (guest, looks) = (world.raw.clone(), AtomicU32::new(0));
+    let (guest, reads) = (world.raw.clone(), AtomicU32::new(0));
     hypervisor.set(move || {
-        let bad = if looks.fetch_add(1, Ordering::Relaxed) % 2 == 0 { 0 } else { 9u32 };
+        let bad = if reads.fetch_add(1, Ordering::Relaxed) % 2 == 0 { 0 } else { 9u32 };
         (0..128).for_each(|n| guest.write(LIST, n * 4, bad));
     });
     for _ in 0..50 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use machine::Machine;
 use netback::{RxChannel, TxChannel, VifQueue};
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Egress, Frame, Lent, LentBuffer, LentMemory, Outcome, Piece, Wanted};
+use port::{Body, Egress, Fragment, Frame, Lent, LentBuffer, LentMemory, Outcome, Wanted};
 use port_testing::offer;
 use proptest::prelude::*;
 use shm::Region;
@@ -114,7 +114,7 @@ impl World {
     fn deliver(&mut self, len: u32) {
         let region: Arc<[Region]> = [Region::anonymous(70_000).unwrap()].into();
         let (mut frame, bytes) = frame(len);
-        frame.pieces.push(Piece::in_region(0, 0, (len - 64) as u16));
+        frame.fragments.push(Fragment::in_region(0, 0, (len - 64) as u16));
         region[0].copy_in(0, &bytes[64..]).unwrap();
         let body = Body::Regions(&region);
         let outcome = offer(&mut self.queue.rx, body, &frame, Duration::ZERO);
@@ -146,7 +146,7 @@ impl World {
             let skip = if n == 0 { 64 } else { 0 };
             let at = buffers[n].offset as usize + skip;
             self.memory.region.copy_in(at, &chunk[skip..]).unwrap();
-            frame.pieces.push(Piece::in_region(0, at as u64, (chunk.len() - skip) as u16));
+            frame.fragments.push(Fragment::in_region(0, at as u64, (chunk.len() - skip) as u16));
         }
         let regions: Arc<[Region]> = [self.memory.region.share().unwrap()].into();
         let body = Body::Regions(&regions);

@@ -8,7 +8,7 @@ use hypervisor::{Counted, GrantRef, Granted, Metered};
 use machine::Machine;
 use netback::ControlRing;
 use offload::Features;
-use port::{DropReason, Ingress, Outcome, Piece, Task, WINDOW};
+use port::{DropReason, Fragment, Ingress, Outcome, Task, WINDOW};
 use port_testing::{receive, with_body};
 use proptest::prelude::*;
 use wire::netif::ctrl::status;
@@ -123,7 +123,7 @@ fn what_was_unmapped_is_reached_by_its_grant() {
     with_body(&world.queue.tx, |body| {
         let granted = Granted { gref: GrantRef(DATA), offset: 0, mapped: Some(0) };
         let memory = body.local::<Metered<Machine>>().expect("of this platform");
-        let source = memory.source(&Piece::granted(granted, 1), 0, 1);
+        let source = memory.source(&Fragment::granted(granted, 1), 0, 1);
         assert!(matches!(source, hypervisor::Source::Grant { .. }));
     });
     world.raw.grant(DATA, 0, 0, 0);
@@ -164,7 +164,7 @@ fn a_grant_revoked_while_it_is_mapped_harms_its_owner_only() {
 
 /// A mapped page changes after its header was copied: the copy is sent (XSA-155).
 #[test]
-fn a_header_in_a_mapped_page_is_looked_at_once() {
+fn a_header_in_a_mapped_page_is_read_once() {
     let machine = Machine::new();
     let hypervisor = Tampered::new(&machine);
     let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
@@ -172,10 +172,10 @@ fn a_header_in_a_mapped_page_is_looked_at_once() {
     assert_eq!(world.add(&[entry(DATA)]), status::SUCCESS);
     world.send(&[DATA], 600);
     let guest = world.raw.clone();
-    let mut looks = 0u8;
+    let mut reads = 0u8;
     hypervisor.set(move || {
-        looks = looks.wrapping_add(1);
-        guest.write(DATA, 0, [looks; 128]);
+        reads = reads.wrapping_add(1);
+        guest.write(DATA, 0, [reads; 128]);
     });
     // Checks that the frame arrives with the header that was parsed.
     pass(&mut world.queue, &mut taker, Duration::ZERO).unwrap();

@@ -8,7 +8,7 @@ use hypervisor::CopyForm;
 use machine::Machine;
 use netback::VifChange;
 use offload::Features;
-use port::{Body, DropReason, Egress, LentBuffer, Outcome, Piece, Wanted};
+use port::{Body, DropReason, Egress, Fragment, LentBuffer, Outcome, Wanted};
 use port_testing::offer;
 use proptest::prelude::*;
 use shm::Region;
@@ -62,7 +62,7 @@ fn other_frames_and_stock_frontends_get_copies() {
     guest.post(256);
     let region: Arc<[Region]> = [Region::anonymous(PAGE).unwrap()].into();
     let (mut frame, bytes) = frame(1000, 5);
-    frame.pieces.push(Piece::in_region(0, 0, 1000 - 128));
+    frame.fragments.push(Fragment::in_region(0, 0, 1000 - 128));
     region[0].copy_in(0, &bytes[HEADER..]).unwrap();
     let outcome = offer(guest.rx(), Body::Regions(&region), &frame, Duration::ZERO);
     assert_eq!(outcome, Ok(Outcome::Delivered));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use machine::Machine;
 use netback::Offered;
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Coalescing, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
+use port::{Body, Coalescing, Egress, Fragment, Frame, HEADER_MAX, Offer, Outcome};
 use port_testing::{offer, segments, tcp, udp};
 use proptest::prelude::*;
 use shm::Region;
@@ -52,20 +52,21 @@ fn any_frame(random: &mut Random) -> Frame {
     }
     let (mut left, mut offset) = (len - u32::from(frame.header_len), 0);
     while left > 0 {
-        let part = if frame.pieces.len() == 16 { left } else { left.min(1 + random.below(8000)) };
+        let part =
+            if frame.fragments.len() == 16 { left } else { left.min(1 + random.below(8000)) };
         let part = part.min(u16::MAX.into());
         let len = u16::try_from(part).unwrap();
-        frame.pieces.push(Piece::in_region(0, offset.into(), len));
+        frame.fragments.push(Fragment::in_region(0, offset.into(), len));
         (left, offset) = (left - part, offset + part);
     }
     // As one that was merged.
-    if frame.pieces.len() > 1 && random.one_in(3) {
+    if frame.fragments.len() > 1 && random.one_in(3) {
         let mut last = Frame::empty();
         last.header_len = u8::try_from((65_535 - len).min(random.below(60))).unwrap();
         last.bytes.fill(BODY);
-        last.pieces.extend(frame.pieces.pop());
-        frame.len -= u32::from(last.pieces[0].len);
-        last.len = u32::from(last.header_len) + u32::from(last.pieces[0].len);
+        last.fragments.extend(frame.fragments.pop());
+        frame.len -= u32::from(last.fragments[0].len);
+        last.len = u32::from(last.header_len) + u32::from(last.fragments[0].len);
         assert!(frame.append(&last));
     }
     let transport = frame.headers.transport;
@@ -260,7 +261,11 @@ fn unsegmented_udp_comes_in_datagrams() {
     let gso = Gso { kind: GsoKind::UdpV4, size: 1200 };
     let mut frame = port_testing::frame(&bytes);
     (frame.checksum, frame.gso) = (Checksum::Partial, Some(gso));
-    frame.pieces.push(Piece::in_region(0, 0, u16::try_from(bytes.len() - HEADER_MAX).unwrap()));
+    frame.fragments.push(Fragment::in_region(
+        0,
+        0,
+        u16::try_from(bytes.len() - HEADER_MAX).unwrap(),
+    ));
     let body = Region::anonymous(8192).unwrap();
     body.copy_in(0, &bytes[HEADER_MAX..]).unwrap();
     let body: Arc<[Region]> = [body].into();

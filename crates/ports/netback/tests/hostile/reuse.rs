@@ -75,14 +75,14 @@ impl<H: Hypervisor> World<H> {
     fn bodies(&self, slot: u8) -> [Option<Vec<u8>>; 2] {
         let peer = self.hypervisor.peer(self.raw.domain.id()).unwrap();
         let frame = self.queue.tx.window().frame(slot);
-        let [piece] = &*frame.pieces else { panic!("one page") };
-        let Place::Grant(Granted { gref, offset, .. }) = piece.place else { panic!("granted") };
+        let [fragment] = &*frame.fragments else { panic!("one page") };
+        let Place::Grant(Granted { gref, offset, .. }) = fragment.place else { panic!("granted") };
         let by_cache = with_body(&self.queue.tx, |body| {
             let memory = body.local::<H>().expect("of this platform");
-            copy_out(&self.hypervisor, memory.source(piece, 0, piece.len), piece.len)
+            copy_out(&self.hypervisor, memory.source(fragment, 0, fragment.len), fragment.len)
         });
         let source = Source::Grant { peer: &peer, gref, offset };
-        [by_cache, copy_out(&self.hypervisor, source, piece.len)]
+        [by_cache, copy_out(&self.hypervisor, source, fragment.len)]
     }
 
     /// Delivers a frame of 100 bytes to a buffer.
@@ -219,16 +219,16 @@ fn a_grant_that_was_ended_is_refused_although_its_page_is_mapped() {
 fn a_flood_of_references_costs_its_neighbours_few_mappings() {
     let (mut world, count) = counted(TxChannel::Header, KEPT);
     let mapped = count(Counted::Maps);
-    let look_ups = 20_000u32;
-    for n in 0..look_ups {
+    let lookups = 20_000u32;
+    for n in 0..lookups {
         let gref = DATA + n % (PAGES - DATA);
         assert!(world.send(gref));
         world.answer_all();
     }
     let maps = count(Counted::Maps) - mapped;
-    // Full of credit at first, then a mapping for every 32 look-ups.
-    assert!(maps <= u64::from(u32::from(KEPT / 2) + look_ups / 32), "{maps} mappings");
-    assert!(maps >= u64::from(look_ups / 64), "it adapts all the same: {maps}");
+    // Full of credit at first, then a mapping for every 32 lookups.
+    assert!(maps <= u64::from(u32::from(KEPT / 2) + lookups / 32), "{maps} mappings");
+    assert!(maps >= u64::from(lookups / 64), "it adapts all the same: {maps}");
     assert!(count(Counted::GrantEvictions) >= maps - u64::from(KEPT), "the bound holds");
 }
 
@@ -262,7 +262,7 @@ fn no_more_pages_are_mapped_than_the_guests_share_permits() {
     assert_eq!(world.pinned(), 0);
 }
 
-/// The guest rewrites its grants and pages between any two of the backend's looks at them.
+/// The guest rewrites its grants and pages between any two of the backend's reads of them.
 #[test]
 fn the_fastest_guest_changes_its_own_bytes_only() {
     for tx in CHANNELS {
@@ -271,14 +271,14 @@ fn the_fastest_guest_changes_its_own_bytes_only() {
         let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
         let mut world = World::new(&machine, hypervisor.clone(), tx);
         let memory = world.raw.memory.clone();
-        let mut looks = 0u64;
+        let mut reads = 0u64;
         hypervisor.set(move || {
-            looks += 1;
-            let page = u64::from(DATA) + looks % 8;
-            let flags = u64::from(if looks.is_multiple_of(5) { 0 } else { PERMIT });
+            reads += 1;
+            let page = u64::from(DATA) + reads % 8;
+            let flags = u64::from(if reads.is_multiple_of(5) { 0 } else { PERMIT });
             let entry = memory.atomic_u64(DATA as usize * 8).unwrap();
             entry.store(flags | page << 32, std::sync::atomic::Ordering::Release);
-            memory.write(DATA as usize * PAGE + 20, looks).unwrap();
+            memory.write(DATA as usize * PAGE + 20, reads).unwrap();
         });
         for n in 0..300u32 {
             let slot = TxRequest { gref: DATA, offset: 0, flags: 0, id: 1, size: 600 };

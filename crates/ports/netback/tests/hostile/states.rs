@@ -148,7 +148,7 @@ impl World {
         panic!("it never comes to rest");
     }
 
-    /// The invariants at every moment at which the frontend could look.
+    /// The invariants at every moment at which the frontend could read them.
     fn check(&self) {
         let state = self.state().unwrap();
         assert!([2, 4, 6, 8].contains(&(state as u8)), "{state:?}");

@@ -274,7 +274,7 @@ fn frames_in_hand_are_never_more_than_the_window() {
 
 /// A frame that is all header needs no page: it arrives without a grant.
 #[test]
-fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
+fn a_supplied_header_is_read_once_and_no_page_of_it() {
     let machine = Machine::new();
     let hypervisor = Tampered::new(&machine);
     let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
@@ -291,18 +291,18 @@ fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
     raw.write(TX_RING, REQ_PROD, 3u32);
     // The memory changes after each read of the backend.
     let guest = raw.clone();
-    let mut looks = 0u8;
+    let mut reads = 0u8;
     hypervisor.set(move || {
-        looks = looks.wrapping_add(1);
-        (0..3).for_each(|n| guest.write(HEADERS, header_channel::place(n), [looks; 100]));
+        reads = reads.wrapping_add(1);
+        (0..3).for_each(|n| guest.write(HEADERS, header_channel::place(n), [reads; 100]));
     });
     assert_eq!(receive(&mut queue.tx).unwrap().fresh, 3);
     let seen = queue.tx.window().order().iter().map(|slot| {
         let header = queue.tx.window().frame(*slot).header();
-        assert_eq!(header, [header[0]; 100], "two looks at one header");
+        assert_eq!(header, [header[0]; 100], "two reads of one header");
         header[0]
     });
-    assert_eq!(seen.collect::<std::collections::BTreeSet<_>>().len(), 3, "a look for each");
+    assert_eq!(seen.collect::<std::collections::BTreeSet<_>>().len(), 3, "a read of each");
     pass(&mut queue, &mut taker, Duration::ZERO).unwrap();
     assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), 3);
 }
@@ -323,7 +323,7 @@ fn a_short_packet_comes_whole_by_the_copy_of_its_header() {
     assert_eq!(receive(&mut queue.tx).unwrap().fresh, 2);
     let shapes = queue.tx.window().order().iter().map(|slot| {
         let frame = queue.tx.window().frame(*slot);
-        (frame.header().to_vec(), frame.pieces.iter().map(|piece| piece.len).collect())
+        (frame.header().to_vec(), frame.fragments.iter().map(|fragment| fragment.len).collect())
     });
     let expected = [(vec![0xc0; 192], vec![]), (vec![0xc0; 128], vec![65])];
     assert_eq!(shapes.collect::<Vec<_>>(), expected);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use machine::{Machine, toolstack};
 use netback::{Vif, VifChange, VifQueue};
 use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Frame, Outcome, Piece};
+use port::{Body, Fragment, Frame, Outcome};
 use port_testing::{offer, segments};
 use proptest::prelude::*;
 use shm::Region;
@@ -109,7 +109,7 @@ fn frame_of(bytes: &[u8], gso: Option<Gso>) -> (Frame, Arc<[Region]>) {
     let body = Region::anonymous(1 << 16).unwrap();
     body.copy_in(0, rest).unwrap();
     if !rest.is_empty() {
-        frame.pieces.push(Piece::in_region(0, 0, rest.len().try_into().unwrap()));
+        frame.fragments.push(Fragment::in_region(0, 0, rest.len().try_into().unwrap()));
     }
     (frame, [body].into())
 }

@@ -8,7 +8,7 @@ use machine::{DRIVER_DOMAIN, Machine, MachineGuest, MemorySize, SharedPages, too
 use netback::{Offered, Vif, VifChange};
 use netfront::{Config, Frontend, FrontendQueue};
 use offload::Checksum;
-use shm::Piece;
+use shm::Iovec;
 use xenstore::Store;
 
 use crate::common::guest::{Device, OFFERED};
@@ -138,8 +138,8 @@ impl Friend {
         let mut frame = netfront::Received::default();
         while self.queue.rx.receive(&mut frame).expect("its backend keeps to the protocol") {
             let mut bytes = Vec::new();
-            for piece in self.queue.rx.pieces(&frame) {
-                let Piece::Shared { region, offset, len } = piece else { unreachable!() };
+            for fragment in self.queue.rx.fragments(&frame) {
+                let Iovec::Shared { region, offset, len } = fragment else { unreachable!() };
                 let mut part = vec![0; len];
                 region.copy_out(offset, &mut part).unwrap();
                 bytes.extend(part);

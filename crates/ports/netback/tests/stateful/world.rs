@@ -249,7 +249,7 @@ impl World {
     }
 }
 
-/// Takes a step off the input. The tag's high bit puts a write off until a backend looks.
+/// Takes a step off the input. The tag's high bit puts a write off until a backend reads.
 fn step(input: &mut &[u8]) -> Option<Step> {
     let [tag] = take(input)?;
     let write = match tag & 0x7f {

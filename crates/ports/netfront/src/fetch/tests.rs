@@ -104,7 +104,7 @@ fn what_a_backend_that_is_gone_granted_is_lost_and_nothing_else() {
     // Those that are copied by the backend need no pool.
     world.answer(5, 0);
     assert_eq!(world.take(), [5, 0]);
-    // Another backend has another pool. The first look at it costs a batch.
+    // Another backend has another pool. Its first use costs a batch.
     *world.granted.lock().unwrap() = Some(2);
     world.answer(1, GUEST_COPY);
     assert_eq!(world.take(), [0, 1]);
@@ -113,7 +113,7 @@ fn what_a_backend_that_is_gone_granted_is_lost_and_nothing_else() {
     assert_eq!(world.fetcher.done().copies, 300);
 }
 
-/// The second backend is there before the guest has looked: the responses of the first must not be copied out of
+/// The second backend is there before the guest has noticed: the responses of the first must not be copied out of
 /// the second one's pool, also not those beyond the first batch.
 #[test]
 fn responses_of_an_earlier_backend_are_not_copied_from_a_later_pool() {

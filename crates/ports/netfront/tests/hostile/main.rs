@@ -13,7 +13,7 @@ use netfront::{
 };
 use offload::Checksum;
 use proptest::prelude::*;
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, HashKind, RxResponse, rx_flags};
 use zerocopy::IntoBytes as _;
@@ -111,8 +111,10 @@ impl World {
         let mut lens = Vec::new();
         while self.queue.rx.receive(&mut frame)? {
             let mut sum = 0;
-            for piece in self.queue.rx.pieces(&frame) {
-                let Piece::Shared { region, offset, len } = piece else { panic!("shared memory") };
+            for fragment in self.queue.rx.fragments(&frame) {
+                let Iovec::Shared { region, offset, len } = fragment else {
+                    panic!("shared memory")
+                };
                 region.copy_out(offset, &mut vec![0; len]).unwrap();
                 assert!(len > 0 && offset % PAGE + len <= PAGE);
                 sum += len;
@@ -196,15 +198,15 @@ fn more_responses_than_requests_end_the_queue() {
 /// Otherwise a queue could be made for one way to receive and used in another.
 #[test]
 fn what_a_backend_offers_is_read_once_and_ways_that_exclude_each_other_are_not_mixed() {
-    let mut looks = 0;
+    let mut reads = 0;
     let first_none = move |key: &str| match key {
         "feature-rx-guest-copy" => {
-            looks += 1;
-            Some(u32::from(looks > 1).to_string())
+            reads += 1;
+            Some(u32::from(reads > 1).to_string())
         }
         _ => Some("nonsense".into()),
     };
-    // No copier is looked for: there is no such.
+    // No copier is searched for: there is no such.
     World::connect(first_none).unwrap();
     let both = |key: &str| key.starts_with("feature-rx-").then(|| "1".into());
     let mut world = World::connect(both).unwrap();
@@ -229,7 +231,7 @@ proptest! {
     /// Whatever a backend writes to its keys, to the rings and as indices, at any moment.
     #[test]
     fn a_backend_that_writes_anything_ends_at_most_its_own_queue(
-        // Each look at a key finds the next of these.
+        // Each read of a key finds the next of these.
         values in prop::collection::vec(prop::sample::select(vec!["", "0", "1", "2", "255", "-1", "hypercall 7"]), 1..40),
         steps in prop::collection::vec((0u8..8, any::<u8>(), any::<[u8; TX]>(), any::<u16>()), 1..150),
     ) {

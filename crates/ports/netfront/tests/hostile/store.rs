@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use xenstore::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 
-/// What a key of the backend has at this look; none if it is missing.
+/// What a key of the backend has at this read; none if it is missing.
 type Offered = Box<dyn FnMut(&str) -> Option<String> + Send>;
 
 /// The store.

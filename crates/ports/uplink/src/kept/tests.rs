@@ -1,6 +1,6 @@
 //! Random frames that are kept, copied late or never, against a list of what they held.
 
-use port::{Piece, Window};
+use port::{Fragment, Window};
 use proptest::prelude::*;
 
 use super::*;
@@ -37,8 +37,8 @@ impl Queue {
         frame.bytes.fill(self.read ^ 0xff);
         frame.header_len = HEADER;
         frame.len = u32::from(body) + u32::from(HEADER);
-        frame.pieces.clear();
-        frame.pieces.push(Piece::in_region(0, at as u64, body));
+        frame.fragments.clear();
+        frame.fragments.push(Fragment::in_region(0, at as u64, body));
         true
     }
 

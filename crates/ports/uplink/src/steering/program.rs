@@ -51,8 +51,8 @@ fn op(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Instruction {
     Instruction { code, registers: dst | src << 4, offset, immediate }
 }
 
-/// Looks for the key in a map. Register 0 then has the address of its value, or 0.
-fn look_up(map: RawFd) -> [Instruction; 5] {
+/// Looks the key up in a map. Register 0 then has the address of its value, or 0.
+fn lookup(map: RawFd) -> [Instruction; 5] {
     [
         op(LOAD_IMM64, 1, MAP_FD, 0, map),
         op(0, 0, 0, 0, 0),
@@ -62,7 +62,7 @@ fn look_up(map: RawFd) -> [Instruction; 5] {
     ]
 }
 
-/// Looks for the destination of a frame in a map. Without it, the two instructions that follow are left out.
+/// Looks the destination of a frame up in a map. Without it, the two instructions that follow are left out.
 fn find_queue(map: RawFd) -> Vec<Instruction> {
     // The key on the stack: the first six bytes of the frame, and two zeroes.
     let key = [
@@ -75,7 +75,7 @@ fn find_queue(map: RawFd) -> Vec<Instruction> {
         op(JUMP_IF_NOT_EQUAL_IMM, 0, 0, 8, 0),
     ];
     let end = [op(JUMP_IF_EQUAL_IMM, 0, 0, 2, 0)];
-    [&key[..], &look_up(map), &end].concat()
+    [&key[..], &lookup(map), &end].concat()
 }
 
 /// What tun asks for each frame: the queue of the destination in the map, or 0.
@@ -141,7 +141,7 @@ pub(crate) fn xdp(stations: RawFd, sockets: RawFd, longest: i32) -> Vec<Instruct
         op(MOV64_IMM, 0, 0, 0, XDP_PASS),
         op(EXIT, 0, 0, 0, 0),
     ];
-    [&key[..], &look_up(stations), &then].concat()
+    [&key[..], &lookup(stations), &then].concat()
 }
 
 /// What the driver runs for each frame of a NIC that is taken over: the frame goes to the socket that the map has for the queue

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use io_uring::register::Restriction;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
 /// Most writes of one call: the entries of a ring.
 pub(crate) const WRITES_MAX: usize = 64;
@@ -58,15 +58,15 @@ impl Ring {
         &mut self,
         fd: BorrowedFd<'_>,
         operation: Operation,
-        writes: &[Piece<'_>],
+        writes: &[Iovec<'_>],
         results: &mut [i32; WRITES_MAX],
     ) {
         let fd = types::Fd(fd.as_raw_fd());
-        let entries = writes.iter().map(|piece| {
-            let (bytes, len) = match *piece {
-                Piece::Private(bytes) => (bytes.as_ptr(), bytes.len()),
+        let entries = writes.iter().map(|iovec| {
+            let (bytes, len) = match *iovec {
+                Iovec::Private(bytes) => (bytes.as_ptr(), bytes.len()),
                 // What is not there has no bytes.
-                Piece::Shared { region, offset, len } => match region.address(offset, len) {
+                Iovec::Shared { region, offset, len } => match region.address(offset, len) {
                     Ok(bytes) => (bytes.cast_const(), len),
                     Err(_) => (std::ptr::null(), 0),
                 },
@@ -178,7 +178,7 @@ mod tests {
             let (to, from) = datagrams();
             for count in [1, 5, 60, 7] {
                 let frames: Vec<_> = (0..count).map(|n| vec![n; usize::from(n) + 1]).collect();
-                let writes: Vec<_> = frames.iter().map(|frame| Piece::Private(frame)).collect();
+                let writes: Vec<_> = frames.iter().map(|frame| Iovec::Private(frame)).collect();
                 ring.write(to.as_fd(), operation, &writes, &mut results);
                 for (frame, result) in frames.iter().zip(&results) {
                     assert_eq!(usize::try_from(*result), Ok(frame.len()));
@@ -196,7 +196,7 @@ mod tests {
         let counter = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let mut results = [0; WRITES_MAX];
         let (one, short) = (1_u64.to_ne_bytes(), [0; 4]);
-        let writes = [&one[..], &short, &one].map(Piece::Private);
+        let writes = [&one[..], &short, &one].map(Iovec::Private);
         ring.write(counter.as_fd(), Operation::Write, &writes, &mut results);
         assert_eq!(results[..4], [8, -libc::EINVAL, 8, -libc::EAGAIN]);
     }
@@ -210,7 +210,7 @@ mod tests {
         ring.write(
             to.as_fd(),
             Operation::Send,
-            &[Piece::Private(&frame); WRITES_MAX],
+            &[Iovec::Private(&frame); WRITES_MAX],
             &mut results,
         );
         let sent = results.iter().filter(|result| **result == 16 << 10).count();

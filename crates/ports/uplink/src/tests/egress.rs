@@ -6,7 +6,8 @@ use hypervisor::{GrantRef, Granted, GrantedMemory, Guest, Hypervisor, PAGE_SIZE,
 use machine::{DRIVER_DOMAIN, MachineGuest, MemorySize, SharedPages};
 use offload::{Checksum, Features, Gso, GsoKind};
 use port::{
-    Body, DropReason, Egress, FRAME_MAX, Frame, Offer, Outcome, Piece, Place, SEGMENTS_MAX, WINDOW,
+    Body, DropReason, Egress, FRAME_MAX, Fragment, Frame, Offer, Outcome, Place, SEGMENTS_MAX,
+    WINDOW,
 };
 use shm::Region;
 use wire::virtio_net::{flags, gso};
@@ -52,7 +53,7 @@ impl Sender {
         for (gref, chunk) in self.grants.iter().zip(chunks) {
             let len = u16::try_from(chunk.len()).unwrap();
             let granted = Granted { gref: *gref, offset: 0, mapped: None };
-            frame.pieces.push(Piece::granted(granted, len));
+            frame.fragments.push(Fragment::granted(granted, len));
         }
         frame
     }
@@ -60,8 +61,8 @@ impl Sender {
     /// The same for a body in mapped memory.
     pub(super) fn mapped(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
         let mut frame = self.frame(bytes, gso);
-        for (page, piece) in frame.pieces.iter_mut().enumerate() {
-            *piece = Piece::in_region(0, (page * PAGE_SIZE) as u64, piece.len);
+        for (page, fragment) in frame.fragments.iter_mut().enumerate() {
+            *fragment = Fragment::in_region(0, (page * PAGE_SIZE) as u64, fragment.len);
         }
         frame
     }
@@ -176,7 +177,7 @@ fn frames_are_copied_in_one_batch() {
     let frame = sender.frame(&bytes, None);
     let mut unreadable = frame.clone();
     let nobodys = Granted { gref: GrantRef(u32::MAX), offset: 0, mapped: None };
-    unreadable.pieces[0] = Piece::granted(nobodys, unreadable.pieces[0].len);
+    unreadable.fragments[0] = Fragment::granted(nobodys, unreadable.fragments[0].len);
     let (tap, behind) = tap();
     let mut egress = TapEgress::new(platform.meter().clone(), tap, CSUM);
     let mut carry = |frames: &[&Frame]| {
@@ -280,7 +281,7 @@ fn a_grant_that_permits_nothing_is_the_senders_fault() {
         let platform = platform();
         let sender = Sender::new(&platform, &bytes);
         let mut frame = sender.frame(&bytes, Some(tso()));
-        let Place::Grant(granted) = &mut frame.pieces[1].place else { panic!() };
+        let Place::Grant(granted) = &mut frame.fragments[1].place else { panic!() };
         granted.gref = GrantRef(u32::MAX);
         let (outcome, sent) = send_one(&platform, features, sender.granted_body(), &frame);
         assert_eq!((outcome, sent.len()), (Outcome::SourceFault, 0), "{features:?}");
@@ -328,7 +329,7 @@ fn a_frame_of_the_most_segments_is_one_system_call() {
     let platform = platform();
     let count = (FRAME_MAX - HEADER) / usize::from(SIZE);
     let (merged, regions, whole) = port_testing::merged(count, SIZE);
-    // In pieces where they lie, and copied whole.
+    // In fragments where they lie, and copied whole.
     for features in [Features::ALL, Features { sg: false, ..Features::ALL }] {
         let (tap, behind) = tap();
         let mut egress = TapEgress::new(platform.meter().clone(), tap, features);

@@ -63,7 +63,7 @@ impl Receiver {
 
     /// Where the frame's body begins.
     fn start(&self) -> u64 {
-        let Place::Region { offset, .. } = self.frame().pieces[0].place else { panic!() };
+        let Place::Region { offset, .. } = self.frame().fragments[0].place else { panic!() };
         offset
     }
 
@@ -81,13 +81,13 @@ fn a_large_frame_is_whole_with_any_buffers() {
     let bytes = tcp(60_000);
     let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
     let body = bytes.len() - HEADER_MAX;
-    for (zeroed_pages, huge_pages, pieces) in
+    for (zeroed_pages, huge_pages, fragments) in
         [(false, false, 1), (true, false, body.div_ceil(4096)), (true, true, body.div_ceil(4096))]
     {
         let mut receiver = Receiver::new(BufferOptions { large: true, zeroed_pages, huge_pages });
         assert_eq!(receiver.send(&bytes, gso), 1);
-        assert_eq!(receiver.frame().pieces.len(), pieces);
-        assert!(pieces <= PIECES_MAX);
+        assert_eq!(receiver.frame().fragments.len(), fragments);
+        assert!(fragments <= FRAGMENTS_MAX);
         assert_eq!((receiver.frame().gso, receiver.frame().checksum), (gso, Checksum::Partial));
         assert_eq!(receiver.bytes(), bytes);
     }

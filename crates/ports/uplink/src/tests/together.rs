@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hypervisor::{GrantRef, Granted};
 use offload::{Checksum, Features, Gso, GsoKind, vnet};
-use port::{Body, Budget, DropReason, Frame, Ingress, Outcome, Piece, Received, WINDOW};
+use port::{Body, Budget, DropReason, Fragment, Frame, Ingress, Outcome, Received, WINDOW};
 use rustix::fs::inotify;
 use wire::headers::Headers;
 
@@ -59,7 +59,7 @@ fn frames_that_are_written_together_are_as_if_each_were_written_alone() {
     let all_header = of_short.frame(&short, None);
     let mut unreadable = whole.clone();
     let nobodys = Granted { gref: GrantRef(u32::MAX), offset: 0, mapped: None };
-    unreadable.pieces[0] = Piece::granted(nobodys, unreadable.pieces[0].len);
+    unreadable.fragments[0] = Fragment::granted(nobodys, unreadable.fragments[0].len);
     let impossible = of_long.frame(&long, Some(Gso { kind: GsoKind::TcpV6, size: 1448 }));
     let (w, s, c) = (&whole, &all_header, &to_cut);
     for frames in [

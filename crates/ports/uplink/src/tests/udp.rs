@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use offload::{Checksum, Features, Gso, GsoKind, vnet};
-use port::{Body, Budget, Frame, Ingress, Outcome, Piece, Received};
+use port::{Body, Budget, Fragment, Frame, Ingress, Outcome, Received};
 use shm::Region;
 use wire::headers::Headers;
 use wire::virtio_net::gso;
@@ -25,7 +25,7 @@ fn frame(bytes: &[u8]) -> (Frame, Arc<[Region]>) {
     let region = Region::anonymous(8192).unwrap();
     region.copy_in(0, &bytes[HEADER_MAX..]).unwrap();
     let len = u16::try_from(bytes.len() - HEADER_MAX).unwrap();
-    frame.pieces.push(Piece::in_region(0, 0, len));
+    frame.fragments.push(Fragment::in_region(0, 0, len));
     (frame, [region].into())
 }
 

@@ -15,7 +15,7 @@ use port::{
     Body, Budget, Egress, Frame, Ingress, Lender, LentBuffer, LentMemory, Offer, Outcome, Received,
     WINDOW, Wanted,
 };
-use shm::Piece;
+use shm::Iovec;
 use wire::ethernet::MacAddr;
 use wire::headers::Headers;
 use xenstore::Store;
@@ -193,8 +193,8 @@ impl World {
         let mut frame = netfront::Received::default();
         while self.guest.receive(&mut frame).unwrap() {
             let mut bytes = Vec::new();
-            for piece in self.guest.pieces(&frame) {
-                let Piece::Shared { region, offset, len } = piece else { panic!("not shared") };
+            for fragment in self.guest.fragments(&frame) {
+                let Iovec::Shared { region, offset, len } = fragment else { panic!("not shared") };
                 let start = bytes.len();
                 bytes.resize(start + len, 0);
                 region.copy_out(offset, &mut bytes[start..]).unwrap();

@@ -451,7 +451,7 @@ fn a_frame_beyond_the_mtu_is_dropped_as_such_and_the_mtu_may_change() {
         assert_eq!(queue.offer(Body::Regions(&sender.regions), &[&segments]), [too_large]);
         ["nic0", "pv0"].iter().for_each(|name| ip(&format!("link set {name} mtu 3000")));
         assert_eq!(queue.send(&bytes(3014, 0)), too_large);
-        watch.look_at_mtu();
+        watch.check_mtu();
         assert_eq!(queue.send(&bytes(3014, 0)), Outcome::Delivered);
         assert_eq!(outside.take(1), [bytes(3014, 0)]);
         outside.send(&bytes(3014, 1));
@@ -460,10 +460,10 @@ fn a_frame_beyond_the_mtu_is_dropped_as_such_and_the_mtu_may_change() {
     });
 }
 
-/// A driver that runs out of buffers says so after it has looked for some, so it may be late for the last look. It gets no frames then,
+/// A driver that runs out of buffers says so after it has polled for some, so it may be late for the last poll. It gets no frames then,
 /// and without frames no event comes: it is asked again.
 #[test]
-fn a_driver_without_buffers_is_told_again_of_those_that_there_are() {
+fn a_driver_without_buffers_is_notified_again_of_those_that_there_are() {
     in_own_network(|| {
         let mut outside = wire(1, 1500);
         let (mut queues, _watch) = take_over();
@@ -507,7 +507,7 @@ fn a_nic_that_changes_is_seen_whatever_its_name_is() {
         ip("link set nic0 name renamed");
         ip("link add nic0 mtu 1000 type veth peer name nic1");
         ["renamed", "pv0"].iter().for_each(|name| ip(&format!("link set {name} mtu 3000 up")));
-        watch.look_at_mtu();
+        watch.check_mtu();
         assert_eq!(watch.unserved_queues(), 1);
         assert_eq!(queues[0].send(&bytes(3014, 0)), Outcome::Delivered);
         assert_eq!(outside.take(1), [bytes(3014, 0)]);

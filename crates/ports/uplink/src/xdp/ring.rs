@@ -67,8 +67,8 @@ impl Ring {
     /// Publishes our index of a ring whose other side may want to be [notified](Self::needs_wakeup).
     fn announce(&self, index: usize) {
         self.publish(index);
-        // The kernel sets its flag and then looks at our index. If we looked at the flag before the index can be seen, both could
-        // miss the other's, and nobody would look again.
+        // The kernel sets its flag and then reads our index. If we read the flag before the index can be seen, both could
+        // miss the other's, and nobody would check again.
         fence(Ordering::SeqCst);
     }
 
@@ -122,7 +122,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// A frame in one piece.
+    /// A contiguous frame.
     pub(super) fn new(address: u64, len: u32) -> Self {
         Self { address, len, options: 0 }
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hypervisor::PAGE_SIZE;
 use offload::Checksum;
-use port::{Frame, HEADER_MAX, Piece};
+use port::{Fragment, Frame, HEADER_MAX};
 use rustix::io::Errno;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
@@ -167,9 +167,9 @@ pub(super) fn read(memory: &Region, descriptor: Descriptor, frame: &mut Frame) -
     // At most a page.
     frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
     frame.len = u32::try_from(len).unwrap_or(u32::MAX);
-    frame.pieces.clear();
+    frame.fragments.clear();
     if let Ok(body @ 1..) = u16::try_from(len - header_len) {
-        frame.pieces.push(Piece::in_region(0, (start + header_len) as u64, body));
+        frame.fragments.push(Fragment::in_region(0, (start + header_len) as u64, body));
     }
     // The kernel does not say what the card has found.
     (frame.checksum, frame.gso) = (Checksum::Unknown, None);
@@ -220,10 +220,10 @@ mod tests {
             memory.copy_out(start, &mut bytes).unwrap();
             prop_assert_eq!(frame.header(), bytes);
             let body = u16::try_from(len - private).unwrap();
-            let body = Piece::in_region(0, (start + private) as u64, body);
+            let body = Fragment::in_region(0, (start + private) as u64, body);
             let expected = (body.len > 0).then_some((body.place, body.len));
-            prop_assert_eq!(frame.pieces.iter().map(|piece| (piece.place, piece.len)).next(), expected);
-            prop_assert_eq!(frame.pieces.len(), usize::from(expected.is_some()));
+            prop_assert_eq!(frame.fragments.iter().map(|fragment| (fragment.place, fragment.len)).next(), expected);
+            prop_assert_eq!(frame.fragments.len(), usize::from(expected.is_some()));
         }
     }
 }

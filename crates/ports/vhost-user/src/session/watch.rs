@@ -14,9 +14,9 @@ use crate::vring::Vring;
 /// How long a front-end has said nothing when its session is checked.
 const SETTLED: Duration = Duration::from_millis(100);
 /// The time before the first check of rings that are served. Each further one is later by twice the time before.
-const LOOK_FIRST: Duration = Duration::from_millis(250);
+const CHECK_FIRST: Duration = Duration::from_millis(250);
 /// The longest time between two checks.
-const LOOK_MAX: Duration = Duration::from_secs(16);
+const CHECK_MAX: Duration = Duration::from_secs(16);
 
 /// What a session has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub enum Condition {
 /// What is known of a session, beside what its front-end has described.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// What the device was told last.
-    told: Option<Condition>,
+    /// The condition last reported to the device.
+    reported: Option<Condition>,
     /// Whether a front-end has asked how many queues there are, as those do that then decide whether they go on.
     pub(crate) has_asked_for_queues: bool,
     /// Whether rings were served.
@@ -49,21 +49,21 @@ pub(crate) struct Watch {
 impl Default for Watch {
     fn default() -> Self {
         let [has_asked_for_queues, has_served, is_in_use] = [false; 3];
-        Self { told: None, has_asked_for_queues, has_served, is_in_use, pause: LOOK_FIRST }
+        Self { reported: None, has_asked_for_queues, has_served, is_in_use, pause: CHECK_FIRST }
     }
 }
 
 impl Watch {
     /// Rings are served from now on.
     pub(crate) fn begin(&mut self) {
-        let told = Some(Condition::Served);
-        *self = Self { told, has_served: true, is_in_use: false, pause: LOOK_FIRST, ..*self };
+        let reported = Some(Condition::Served);
+        *self = Self { reported, has_served: true, is_in_use: false, pause: CHECK_FIRST, ..*self };
     }
 
     /// Rings were checked, of which the guest has used one or not.
     fn note(&mut self, is_in_use: bool) {
         self.is_in_use = is_in_use;
-        self.pause = (2 * self.pause).min(LOOK_MAX);
+        self.pause = (2 * self.pause).min(CHECK_MAX);
     }
 }
 
@@ -71,18 +71,18 @@ impl Session {
     /// For how long the front-end must say nothing before the session is checked; none if there is nothing to be found out.
     pub(crate) fn pause(&self) -> Option<Duration> {
         match self.served.is_empty() {
-            true => (self.watch.told != Some(self.idle())).then_some(SETTLED),
+            true => (self.watch.reported != Some(self.idle())).then_some(SETTLED),
             false => (!self.watch.is_in_use).then_some(self.watch.pause),
         }
     }
 
-    /// Tells the device what the session has come to.
-    pub(crate) fn look(&mut self) {
+    /// Reports to the device what the session has come to.
+    pub(crate) fn check(&mut self) {
         let condition = match self.served.is_empty() {
             true => self.idle(),
-            false => self.look_at_rings(),
+            false => self.check_rings(),
         };
-        if self.watch.told.replace(condition) != Some(condition) {
+        if self.watch.reported.replace(condition) != Some(condition) {
             self.device.settle(condition);
         }
     }
@@ -97,7 +97,7 @@ impl Session {
         }
     }
 
-    fn look_at_rings(&mut self) -> Condition {
+    fn check_rings(&mut self) -> Condition {
         let layout = self.negotiated.unwrap_or_default().rings().layout;
         let served = self.served.iter().flat_map(|pair| &self.rings[2 * pair..][..2]);
         // Announced first, and then still blank: a driver writes to the ring before it announces that.
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_that_stay_blank_are_looked_at_ever_more_rarely() {
+    fn rings_that_stay_blank_are_checked_ever_more_rarely() {
         let mut watch = Watch::default();
         watch.begin();
         let pauses: Vec<_> = (0..8)
@@ -134,10 +134,10 @@ mod tests {
             })
             .collect();
         assert!(
-            pauses.is_sorted() && pauses[0] == LOOK_FIRST && pauses[7] == LOOK_MAX,
+            pauses.is_sorted() && pauses[0] == CHECK_FIRST && pauses[7] == CHECK_MAX,
             "{pauses:?}"
         );
         watch.begin();
-        assert_eq!(watch.pause, LOOK_FIRST, "rings that are served anew");
+        assert_eq!(watch.pause, CHECK_FIRST, "rings that are served anew");
     }
 }

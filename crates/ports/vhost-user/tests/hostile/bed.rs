@@ -17,9 +17,9 @@ use crate::common::{FrontEnd, LEN, LINUX, Served, Vm, plain, tcp, tso};
 const BLUE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const RED: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const GREEN: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
-/// How often a test looks for a frame, with a millisecond between, before it is late. Counted, because a test whose
+/// How often a test polls for a frame, with a millisecond between, before it is late. Counted, because a test whose
 /// process was frozen has not waited.
-const LOOKS: usize = 5000;
+const POLLS: usize = 5000;
 
 /// Plugs the rings of a session into the switch, as the daemon does.
 struct Plug {
@@ -51,7 +51,7 @@ impl Device for Plug {
 
 /// Waits for what must come in time.
 pub fn wait(what: &str, mut is_there: impl FnMut() -> bool) {
-    for _ in 0..LOOKS {
+    for _ in 0..POLLS {
         if is_there() {
             return;
         }

@@ -40,10 +40,10 @@ impl Drop for End<'_> {
     }
 }
 
-/// The more of the time a worker is blocked, the sooner a look finds it so: after two checks' time of it on average.
+/// The more of the time a worker is blocked, the sooner a check finds it so: after two checks' time of it on average.
 #[test]
 fn a_front_end_that_blocks_the_worker_for_moments_again_and_again_loses_its_session() {
-    /// Two looks are hardly ever as close.
+    /// Two checks are hardly ever as close.
     const MOMENT: Duration = Duration::from_millis(4);
     /// In each of them a neighbour's frames wait for the worker.
     const ROUNDS: usize = 250;

@@ -72,12 +72,12 @@ fn a_frame_that_is_too_long_is_refused() {
     let mut frame = tcp(60_000);
     frame.resize(70_000, 0);
     refused(|vm| tso(vm, 1448), &frame, &[12]);
-    // In pieces that are not.
+    // In buffers that are not.
     refused(|vm| tso(vm, 1448), &frame, &[12, 40_000]);
 }
 
 #[test]
-fn a_frame_in_too_many_pieces_is_refused() {
+fn a_frame_in_too_many_buffers_is_refused() {
     let cuts: Vec<_> = (0..40).map(|n| 200 + n * 20).collect();
     refused(plain, &tcp(1400), &cuts);
 }
@@ -103,7 +103,7 @@ fn a_frame_outside_of_the_memory_is_refused() {
 }
 
 #[test]
-fn a_header_in_as_many_pieces_as_it_has_bytes_is_a_header() {
+fn a_header_in_as_many_buffers_as_it_has_bytes_is_a_header() {
     let bed = &mut Bed::new();
     let mut green = bed.green(LINUX);
     let mut frame = tcp(6);

@@ -192,7 +192,7 @@ fn messages_that_are_oversized() {
 }
 
 #[test]
-fn messages_in_pieces_that_stop() {
+fn messages_in_parts_that_stop() {
     let mut bed = Bed::new();
     let front = bed.front();
     front.raw(&[message::SET_FEATURES, 1, 8].map(u32::to_le_bytes).concat()[..7], &[]);

@@ -328,7 +328,7 @@ fn rings_that_cannot_be_end_the_session_when_they_start() {
 }
 
 #[test]
-fn a_message_in_pieces_is_accepted() {
+fn a_message_in_parts_is_accepted() {
     let mut front = FrontEnd::new(1);
     let file = memfd(LEN / 4096);
     let size = 40u32;

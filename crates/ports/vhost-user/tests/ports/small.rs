@@ -304,7 +304,7 @@ fn a_guest_without_checksum_offload_gets_headers_without_flags() {
     }
 }
 
-/// Its word would keep the receiver from looking at checksums that are wrong, and have such segments merged into one that is right.
+/// Its word would keep the receiver from verifying checksums that are wrong, and have such segments merged into one that is right.
 #[test]
 fn what_a_guest_says_of_its_own_checksum_is_not_passed_on() {
     for features in BOTH {

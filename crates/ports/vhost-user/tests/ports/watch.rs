@@ -16,7 +16,7 @@ fn memfd() -> OwnedFd {
 }
 
 #[test]
-fn a_session_without_a_driver_and_one_without_memory_are_told_apart() {
+fn a_session_without_a_driver_and_one_without_memory_are_distinguished() {
     let mut front = FrontEnd::new(1);
     front.sync();
     assert_eq!(front.served.settled(1), [NoDriver]);
@@ -29,7 +29,7 @@ fn a_session_without_a_driver_and_one_without_memory_are_told_apart() {
 }
 
 #[test]
-fn a_driver_that_stopped_is_told() {
+fn a_driver_that_stopped_is_reported() {
     let mut vm = Vm::boot(LINUX);
     let queue = vm.served(1);
     vm.front.served.put(vec![queue]);
@@ -68,7 +68,7 @@ fn memory_in_which_a_chain_arrives_is_shared_whatever_was_announced_before() {
 
 /// As QEMU does with more queues than the port, or with a guest whose features are not offered any more.
 #[test]
-fn a_front_end_that_leaves_after_it_was_told_how_many_queues_there_are_was_turned_down() {
+fn a_front_end_that_leaves_after_it_learnt_the_number_of_queues_was_turned_down() {
     let mut front = FrontEnd::new(2);
     front.sync();
     front.send_u64(message::SET_PROTOCOL_FEATURES, PROTOCOL_MQ);

@@ -136,7 +136,7 @@ fn a_sender_whose_buffers_come_back_wrongly_breaks() {
 }
 
 #[test]
-fn a_call_without_a_frame_costs_a_look() {
+fn a_call_without_a_frame_costs_a_poll() {
     let (_session, mut queue, fake) = connect::honest(Layout::Split);
     for _ in 0..3 {
         fake.calls.iter().for_each(|call| {

@@ -163,10 +163,10 @@ mod tests {
     proptest! {
         #[test]
         fn what_the_kernel_writes_is_read_back(
-            pieces in prop::collection::vec((1u64..1 << 40, 0u64..1 << 40, "(/[a-z .:-]{0,8}[a-z])?", any::<bool>()), 0..20),
+            mappings in prop::collection::vec((1u64..1 << 40, 0u64..1 << 40, "(/[a-z .:-]{0,8}[a-z])?", any::<bool>()), 0..20),
         ) {
             let (mut text, mut wanted, mut start) = (String::new(), Vec::new(), 0);
-            for (len, offset, path, executable) in pieces {
+            for (len, offset, path, executable) in mappings {
                 let (range, x) = (start..start + len, if executable { 'x' } else { '-' });
                 start += len;
                 writeln!(text, "{:08x}-{:08x} r-{x}p {offset:08x} 08:01 77   {path}", range.start, range.end).unwrap();

@@ -13,8 +13,8 @@ const FORM: &str = "NAME SIZE COUNT USERS STATE ADDRESS";
 pub struct Module {
     /// The name, with underscores: `xen_netback`.
     pub name: String,
-    /// The addresses of its code and data. Kernels since 6.4 place a module in several pieces: the range then starts with the
-    /// code and is as long as all pieces together.
+    /// The addresses of its code and data. Kernels since 6.4 place a module in several areas: the range then starts with the
+    /// code and is as long as all areas together.
     pub range: Range<u64>,
 }
 

@@ -49,7 +49,7 @@ impl Worker {
         let waited = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
         // Read once: each reading costs a lone frame a hundred instructions.
         let now = Instant::now();
-        self.looked = now;
+        self.polled = now;
         if waits {
             self.activity.begin_round(self.rounds);
             self.shared.sleepers.set();
@@ -108,7 +108,7 @@ impl Worker {
 
     /// Activates the queues whose frames wait for room, or for which there are frames in their port's inbox.
     fn unblock(&mut self) {
-        self.retried = self.looked;
+        self.retried = self.polled;
         for slot in self.slots.iter_mut().flatten() {
             slot.active |= slot.blocked || slot.inbox().is_some_and(Inbox::has_work);
         }

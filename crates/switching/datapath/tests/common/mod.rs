@@ -16,7 +16,7 @@ use netback::{
 use netfront::{FlowHash, Frontend, FrontendQueue, Received};
 use offload::{Checksum, Features, Gso};
 use port::Coalescing;
-use shm::Piece;
+use shm::Iovec;
 use xenstore::Store;
 
 /// The most pages of a queue that are kept mapped: all of a frontend's.
@@ -218,9 +218,9 @@ impl Host {
     }
 }
 
-/// How often a wait looks, a millisecond apart, before it fails: far above what a busy machine's workers need, to which this thread's
+/// How often a wait checks, a millisecond apart, before it fails: far above what a busy machine's workers need, to which this thread's
 /// pauses say nothing.
-const LOOKS: u32 = 10_000;
+const CHECKS: u32 = 10_000;
 
 /// Waits until `done` holds.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -229,13 +229,13 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Waits until there is a value.
 pub fn wait_for<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         if let Some(value) = value() {
             return value;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("{what} did not happen in {LOOKS} looks");
+    panic!("{what} did not happen in {CHECKS} checks");
 }
 
 /// An Ethernet frame of `len` bytes with a body that depends on `n`.
@@ -303,8 +303,8 @@ pub fn receive_whole(queue: &mut FrontendQueue<MachineGuest>) -> Option<(Vec<u8>
         return None;
     }
     let mut bytes = Vec::new();
-    for piece in queue.rx.pieces(&frame) {
-        let Piece::Shared { region, offset, len } = piece else { unreachable!() };
+    for fragment in queue.rx.fragments(&frame) {
+        let Iovec::Shared { region, offset, len } = fragment else { unreachable!() };
         let mut part = vec![0; len];
         region.copy_out(offset, &mut part).unwrap();
         bytes.extend(part);

@@ -20,9 +20,9 @@ use crate::common::{Host, frame, wait_until};
 use crate::races::while_doing;
 use crate::raw::{DATA, Hostile, PERMIT, RING, TX_RING};
 
-/// A busy worker looks for events of its other queues after so many rounds; the round before and the one after count too.
+/// A busy worker polls for events of its other queues after so many rounds; the round before and the one after count too.
 const ROUNDS: u32 = 16 + 2;
-/// Look-ups that earn a mapping in a grant cache.
+/// Lookups that earn a mapping in a grant cache.
 const MAPPING_COST: u64 = 32;
 /// The neighbour that sends, the one that receives, and a third one.
 const RED: [u8; 6] = [2, 0, 0, 0, 1, 1];
@@ -43,7 +43,7 @@ fn noting(mut noted: impl FnMut() + Send + 'static) -> Box<dyn Egress> {
     }))
 }
 
-/// Each packet is in a page whose reference was not used lately, so no look-up of the cache finds it.
+/// Each packet is in a page whose reference was not used lately, so no lookup of the cache finds it.
 #[test]
 fn a_flood_of_references_delays_no_neighbour() {
     /// References to send by, many more than the cache has places.
@@ -184,10 +184,10 @@ impl ReceiveBuffers for Buffers<'_> {
         let memory = Arc::new(Region::anonymous(4096).unwrap());
         memory.copy_in(0, frame.header()).unwrap();
         let mut at = frame.header().len();
-        for piece in &frame.pieces {
-            let Place::Region { index, offset } = piece.place else { return None };
+        for fragment in &frame.fragments {
+            let Place::Region { index, offset } = fragment.place else { return None };
             let from = &self.regions[usize::from(index)];
-            let (offset, len) = (usize::try_from(offset).unwrap(), usize::from(piece.len));
+            let (offset, len) = (usize::try_from(offset).unwrap(), usize::from(fragment.len));
             Region::copy_between(from, offset, &memory, at, len).unwrap();
             at += len;
         }

@@ -124,7 +124,7 @@ fn takes_all(buffers: u32, pause: Duration, frames: u32, bursts: u32) {
     assert!((0..5).any(|_| takes_all()), "the guest does not run often enough");
 }
 
-/// Does `work` while the guest posts each of its `buffers` again, `pause` after it was filled. Returns the longest time between two looks.
+/// Does `work` while the guest posts each of its `buffers` again, `pause` after it was filled. Returns the longest time between two polls.
 fn while_taking(
     world: &mut World,
     buffers: u32,
@@ -220,7 +220,7 @@ fn a_guest_that_doles_out_buffers_delays_no_frame_behind_its_own() {
         wait_until("room", || send(&mut world.a.queues[0], &frame(crate::B, A, 100, sent)));
         wait_until("the frame", || receive(&mut world.b.queues[0]).is_some());
         let got = world.h.memory.rsp_prod(RX_RING) - before;
-        // It pays for 2 ms of each 4, and owes no more than 200 ms: some 100, and more until a busy machine looks.
+        // It pays for 2 ms of each 4, and owes no more than 200 ms: some 100, and more until a busy machine polls.
         assert!(got < 200 && sent >= 200, "after {got} frames for it, of {sent}");
     });
 }

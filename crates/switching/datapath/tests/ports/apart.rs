@@ -14,7 +14,7 @@ use crate::{ALL, Plugged, Sender, Switch, plain, plug_with};
 
 const MACHINE: PortMemory = PortMemory { can_sleep: true, is_replaceable: true, borrows: false };
 const BALLOON: PortMemory = PortMemory { can_sleep: true, is_replaceable: false, borrows: false };
-/// Lengths of frames: without a body, and with one in up to 16 pieces.
+/// Lengths of frames: without a body, and with one in up to 16 fragments.
 const LENGTHS: [usize; 6] = [60, 128, 1514, 9000, 30_000, 65_000];
 /// The address of a guest.
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 0xa];

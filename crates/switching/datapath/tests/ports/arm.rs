@@ -1,4 +1,4 @@
-//! When a worker looks at a port, and for how long.
+//! When a worker polls a port, and for how long.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -62,7 +62,7 @@ fn until_an_instant_and_no_earlier_unless_its_event_comes() {
     waits_and_is_asked_again(Armed::Until, Duration::from_millis(200));
 }
 
-/// Longer than whoever rings a worker looks on after it has last seen it busy.
+/// Longer than whoever rings a worker polls on after it has last seen it busy.
 #[test]
 fn past_an_instant_for_which_no_timer_is_set() {
     waits_and_is_asked_again(Armed::AsleepPast, Duration::from_millis(600));
@@ -102,7 +102,7 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        wait_until("the look when it is due", || !asked_since(armed).is_empty());
+        wait_until("the poll when it is due", || !asked_since(armed).is_empty());
         let late = asked_since(armed)[0].checked_duration_since(due);
         let late = late.expect("not before it is due");
         assert!(late < 25 * length, "{late:?} late");
@@ -111,9 +111,9 @@ fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
         }
         // Then it is asleep.
         wait_until("the port's sleep", || log.lock().unwrap().asleep);
-        let looks = asked_since(armed).len();
+        let polls = asked_since(armed).len();
         std::thread::sleep(length);
-        assert_eq!(asked_since(armed).len(), looks);
+        assert_eq!(asked_since(armed).len(), polls);
     }
     // Once at least no other program came between.
     assert!(lates.iter().any(in_time), "{lates:?}");
@@ -179,7 +179,7 @@ fn a_port_with_nothing_but_malformed_packets_leaves_others_their_turn() {
     let (a, b) = (plain(&switch.datapath, 1), plain(&switch.datapath, 2));
     wait_until("malformed packets", || count.load(Ordering::Relaxed) > 10_000);
     let before = count.load(Ordering::Relaxed);
-    // One by one: each waits for its worker's look at events.
+    // One by one: each waits for its worker's poll for events.
     for n in 0..FRAMES {
         a.sender.send(frame(b.mac, a.mac, 1000, n));
         while b.egress.count() <= n as usize {

@@ -9,7 +9,7 @@ use port::{
     Body, BodyHold, Broken, Doorbell, Egress, Event, Frame, InFlight, Offer, Outcome, ScatterList,
     Ticket,
 };
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
 /// What the test holds of the device.
 #[derive(Clone)]
@@ -89,8 +89,8 @@ impl Device {
 impl Job {
     fn new(ticket: Ticket, frame: &Frame, list: &ScatterList<'_>, hold: BodyHold) -> Self {
         let mut parts = Vec::new();
-        for piece in list.all() {
-            if let Piece::Shared { region, offset, len } = piece {
+        for iovec in list.all() {
+            if let Iovec::Shared { region, offset, len } = iovec {
                 let index = regions(&hold).iter().position(|held| std::ptr::eq(*held, region));
                 parts.push((index.expect("held"), offset, len));
             }

@@ -108,7 +108,7 @@ fn events_without_work_let_their_queue_rest() {
         (began.elapsed().as_millis(), storm.sender.turns() - turns)
     };
     let (ms, turns) = ring_for(Duration::from_millis(300));
-    assert!(u128::from(turns) <= 100 + 3 * ms, "{turns} looks in {ms} ms");
+    assert!(u128::from(turns) <= 100 + 3 * ms, "{turns} polls in {ms} ms");
     // A frame that comes while it rests is late, not lost.
     storm.sender.send(frame(blue.mac, storm.mac, 100, 0));
     wait_until("the frame", || blue.egress.count() == 1);

@@ -1,4 +1,4 @@
-//! A queue that always has a frame after another one's turn is read without a look for its event.
+//! A queue that always has a frame after another one's turn is read without a poll for its event.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -90,9 +90,9 @@ fn a_worker_with_a_window_in_flight_sleeps() {
     let (started, turns, reaps) = (Instant::now(), a.sender.turns(), d.egress.reaps());
     std::thread::sleep(Duration::from_millis(500));
     let (turns, reaps) = (a.sender.turns() - turns, d.egress.reaps() - reaps);
-    // One look every 50 ms, in case an event was lost.
+    // One poll every 50 ms, in case an event was lost.
     let most = u64::try_from(started.elapsed().as_millis()).unwrap() / 50 + 4;
-    assert!(turns <= most && reaps <= most, "{turns} turns and {reaps} looks, at most {most}");
+    assert!(turns <= most && reaps <= most, "{turns} turns and {reaps} polls, at most {most}");
 
     let mut finished = 0;
     wait_until("the end of all", || {
@@ -108,7 +108,7 @@ fn a_worker_with_a_window_in_flight_sleeps() {
 
 #[test]
 fn the_end_of_a_delivery_wakes_the_worker_that_waits_for_it() {
-    // Were the event lost, each frame would take the 50 ms until the next look.
+    // Were the event lost, each frame would take the 50 ms until the next poll.
     for workers in [1, 2] {
         let switch = Switch::new(workers);
         let (a, d) = (plain(&switch.datapath, 0), slow(&switch.datapath, 1));

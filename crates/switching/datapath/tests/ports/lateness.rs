@@ -15,7 +15,7 @@ use crate::receiver::Receiver;
 use crate::steering::Fickle;
 use crate::{ALL, Plugged, Switch, mac, plain, plug, refresh};
 
-/// A busy worker looks for events of its other queues after so many rounds; the round before and the one after count too.
+/// A busy worker polls for events of its other queues after so many rounds; the round before and the one after count too.
 const ROUNDS: u64 = 16 + 2;
 /// Frames of the loud port: more than are carried meanwhile, unless this thread has no CPU.
 const FRAMES: u16 = 6000;

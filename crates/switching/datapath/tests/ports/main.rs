@@ -125,7 +125,7 @@ fn attach<E>(
 /// Waits until every worker knows the ports that there are now. A worker in the middle of a round
 /// drops a frame for a port that was attached after the round began.
 fn refresh(datapath: &Datapath) {
-    // Who removes a queue looks at all ports. There are enough queues for every worker to have one.
+    // Who removes a queue checks all ports. There are enough queues for every worker to have one.
     let queue = |_| Queue { ingress: Sender::new().1, egress: Receiver::new().1 };
     let queues = (0..16 * datapath.workers()).map(queue).collect();
     datapath.detach(datapath.attach("none", queues, Vec::new()).id());

@@ -42,10 +42,10 @@ fn bodies_in_several_regions_and_beyond_4_gib_arrive() {
     let file = create_memfd("beyond", 5 * GIB / PAGE, PageSize::Small).unwrap();
     let far = Region::map(&file, 0, 5 * GIB).unwrap();
     let near = Region::anonymous(WINDOW * 16 * PAGE).unwrap();
-    let sender = Sender::with_layout([near, far].into(), |slot, piece| {
-        let offset = (slot * 16 + piece) * PAGE;
-        // Every other piece, across page boundaries.
-        if piece % 2 == 0 { (1, (4 * GIB + 100 + offset) as u64) } else { (0, offset as u64) }
+    let sender = Sender::with_layout([near, far].into(), |slot, fragment| {
+        let offset = (slot * 16 + fragment) * PAGE;
+        // Every other fragment, across page boundaries.
+        if fragment % 2 == 0 { (1, (4 * GIB + 100 + offset) as u64) } else { (0, offset as u64) }
     });
     let a = plug(&host.datapath, 0, sender, Receiver::new());
     let (p, d) = (plain(&host.datapath, 1), slow(&host.datapath, 2));

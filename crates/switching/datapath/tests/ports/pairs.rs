@@ -115,7 +115,7 @@ fn the_number_of_a_lost_peer_goes_to_a_port_that_gets_none_of_the_frames() {
     }
 }
 
-/// Ports of the switch have no peer: the look-up decides.
+/// Ports of the switch have no peer: the lookup decides.
 #[test]
 fn a_port_of_the_switch_cannot_be_paired() {
     let switch = Switch::new(1);

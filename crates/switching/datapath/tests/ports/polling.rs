@@ -15,9 +15,9 @@ use crate::{Plugged, Switch, plain, plug, refresh};
 /// What a worker did with a queue.
 #[derive(Clone, Default)]
 struct Counts {
-    looks: Arc<AtomicUsize>,
-    /// The most looks between two turns.
-    most_looks: Arc<AtomicUsize>,
+    polls: Arc<AtomicUsize>,
+    /// The most polls between two turns.
+    most_polls: Arc<AtomicUsize>,
     turns: Arc<AtomicUsize>,
     armed: Arc<AtomicUsize>,
 }
@@ -32,23 +32,23 @@ impl Counts {
 struct Counting {
     inner: Box<dyn Ingress>,
     counts: Counts,
-    /// Looks since the last turn.
-    looks: usize,
+    /// Polls since the last turn.
+    polls: usize,
 }
 
 impl IngressWrapper for Counting {
     port::wraps!(inner: Ingress);
 
     fn has_work(&mut self) -> bool {
-        self.counts.looks.fetch_add(1, Ordering::Relaxed);
-        self.looks += 1;
-        self.counts.most_looks.fetch_max(self.looks, Ordering::Relaxed);
+        self.counts.polls.fetch_add(1, Ordering::Relaxed);
+        self.polls += 1;
+        self.counts.most_polls.fetch_max(self.polls, Ordering::Relaxed);
         self.inner.has_work()
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.counts.turns.fetch_add(1, Ordering::Relaxed);
-        self.looks = 0;
+        self.polls = 0;
         self.inner.receive(budget, received)
     }
 
@@ -72,7 +72,7 @@ impl Pair {
         let counts = Counts::default();
         let ends = [0, 1].map(|n| {
             let (sender, inner) = Sender::new();
-            let counting = Counting { inner, counts: counts.clone(), looks: 0 };
+            let counting = Counting { inner, counts: counts.clone(), polls: 0 };
             plug(&switch.datapath, n, (sender, Box::new(counting)), Receiver::new())
         });
         Self { ends, counts, sent: 0, switch }
@@ -107,24 +107,24 @@ fn round_trips_are_polled() {
 }
 
 #[test]
-fn between_turns_a_polling_worker_only_looks() {
-    wait_until("looks without a turn", || {
+fn between_turns_a_polling_worker_only_polls() {
+    wait_until("polls without a turn", || {
         // Another worker each time: one that shares its CPU has a turn for each yield that another thread takes, and may stay there.
         let mut pair = Pair::new(LONG);
         (0..20).for_each(|_| pair.send(100));
-        let has_looked = pair.counts.most_looks.load(Ordering::Relaxed) >= 4;
-        if !has_looked && are_yields_taken() {
+        let has_polled = pair.counts.most_polls.load(Ordering::Relaxed) >= 4;
+        if !has_polled && are_yields_taken() {
             eprintln!("skipped: others take each CPU that is yielded");
             return true;
         }
-        has_looked
+        has_polled
     });
 }
 
-/// Whether other threads take nearly every CPU that is yielded, just now. Then no worker only looks.
+/// Whether other threads take nearly every CPU that is yielded, just now. Then no worker only polls.
 fn are_yields_taken() -> bool {
     let mut yields = poller::Yields::default();
-    (0..100).filter(|_| yields.after_look(Instant::now())).count() > 50
+    (0..100).filter(|_| yields.after_poll(Instant::now())).count() > 50
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_frame_now_and_then_is_not_polled_for() {
 }
 
 /// A guest has the worker poll for its next frame, which never comes. The queues of others sleep meanwhile, and their frames, and commands, are heard by
-/// looks for events: nobody waits for the end of the poll, here one that lasts longer than the test.
+/// polls for events: nobody waits for the end of the poll, here one that lasts longer than the test.
 #[test]
 fn a_guest_for_which_a_worker_polls_in_vain_delays_no_neighbour() {
     const POLL: Duration = Duration::from_secs(60);
@@ -168,8 +168,8 @@ fn a_guest_for_which_a_worker_polls_in_vain_delays_no_neighbour() {
     for (n, red) in (1..).zip(&silent) {
         (0..20).for_each(|_| pair.send(100));
         let [_, armed] = pair.counts.read();
-        // One that shares its CPU with this thread has turns in place of looks.
-        let polls = || pair.counts.looks.load(Ordering::Relaxed) + pair.counts.read()[0];
+        // One that shares its CPU with this thread has turns in place of polls.
+        let polls = || pair.counts.polls.load(Ordering::Relaxed) + pair.counts.read()[0];
         let before = polls();
         wait_until("polls", || polls() > before + 100);
         let began = Instant::now();
@@ -205,7 +205,7 @@ fn a_worker_that_always_polls_arms_no_queue_and_sleeps_without_one() {
     let counts = Counts::default();
     let ends = [0, 1].map(|n| {
         let (sender, inner) = Sender::new();
-        let counting = Counting { inner, counts: counts.clone(), looks: 0 };
+        let counting = Counting { inner, counts: counts.clone(), polls: 0 };
         plug(&switch.datapath, n, (sender, Box::new(counting)), Receiver::new())
     });
     let before = asleep();

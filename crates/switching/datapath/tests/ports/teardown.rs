@@ -45,7 +45,7 @@ fn a_sender_that_goes_leaves_its_pages_to_the_device() {
     let tickets = [0, 1, 2].map(port::Ticket);
     assert_eq!(cancelled, tickets, "each is cancelled once");
 
-    // The guest ends. The device reads on, and may look whether it should.
+    // The guest ends. The device reads on, and may check whether it should.
     host.machine.destroy(guest.domain.id());
     drop(guest);
     assert!(job.is_revoked());

@@ -194,7 +194,7 @@ fn a_queue_whose_turn_was_cut_does_not_wait_for_events() {
     assert!(armed.iter().all(|count| *count == 3), "armed before all were offered: {armed:?}");
 }
 
-/// Finds each checksum wrong, notes what it is told of it before, and has no room in its first calls.
+/// Finds each checksum wrong, notes what is known of it before, and has no room in its first calls.
 struct Summing(Arc<Mutex<Vec<Option<bool>>>>);
 
 impl Egress for Summing {
@@ -205,10 +205,10 @@ impl Egress for Summing {
         _: Duration,
     ) -> Result<(), Broken> {
         for offer in offers {
-            let mut told = self.0.lock().unwrap();
-            told.push(offer.is_right);
+            let mut known = self.0.lock().unwrap();
+            known.push(offer.is_right);
             offer.is_right = Some(false);
-            offer.outcome = if told.len() < 4 { Outcome::Waiting } else { Outcome::Delivered };
+            offer.outcome = if known.len() < 4 { Outcome::Waiting } else { Outcome::Delivered };
         }
         Ok(())
     }
@@ -219,11 +219,11 @@ impl Egress for Summing {
 }
 
 #[test]
-fn what_an_offer_finds_of_a_checksum_is_told_to_the_next() {
+fn what_an_offer_finds_of_a_checksum_is_known_to_the_next() {
     let switch = Switch::new(1);
     let red = plain(&switch.datapath, 0);
-    let told = Arc::<Mutex<Vec<_>>>::default();
-    let egress: Box<dyn Egress> = Box::new(Summing(told.clone()));
+    let known = Arc::<Mutex<Vec<_>>>::default();
+    let egress: Box<dyn Egress> = Box::new(Summing(known.clone()));
     let green = plug(&switch.datapath, 1, Sender::new(), ((), egress));
     for n in 0..2 {
         red.sender.send(frame(green.mac, red.mac, 300, n));
@@ -231,5 +231,5 @@ fn what_an_offer_finds_of_a_checksum_is_told_to_the_next() {
     }
     // The second frame has the slot of the first.
     let wrong = Some(false);
-    assert_eq!(*told.lock().unwrap(), [None, wrong, wrong, wrong, None]);
+    assert_eq!(*known.lock().unwrap(), [None, wrong, wrong, wrong, None]);
 }

@@ -60,7 +60,7 @@ struct Members {
     routers: BTreeMap<PortId, u32>,
     /// The second of the last query that was counted.
     asked: Option<u32>,
-    /// The ports that were pruned when it was last looked.
+    /// The ports that were pruned when that was last checked.
     pruned: PortSet,
 }
 

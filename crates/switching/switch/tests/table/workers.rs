@@ -54,7 +54,7 @@ fn race(table: &MacTable, seed: u32, ports: u16) {
     }
 }
 
-/// A look-up that races with a station's moves finds it at the one or the other port, never nowhere.
+/// A lookup that races with a station's moves finds it at the one or the other port, never nowhere.
 #[test]
 fn a_moving_station_is_always_found() {
     let table = MacTable::new(64, Limits::default());

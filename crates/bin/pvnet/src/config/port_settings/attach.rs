@@ -118,8 +118,8 @@ mod tests {
     fn keys_that_do_not_fit_are_refused() {
         for is_xen in [false, true] {
             assert_eq!(none().check_attachment(is_xen), Ok(()));
-            let told = PortSettings { mtu: Some(1442), ..none() };
-            assert_eq!(told.check_attachment(is_xen).and(told.check()), Ok(()));
+            let announced = PortSettings { mtu: Some(1442), ..none() };
+            assert_eq!(announced.check_attachment(is_xen).and(announced.check()), Ok(()));
         }
         let named = PortSettings { attach: None, ..with_device(Some("tap7")) };
         assert!(named.check_attachment(false).unwrap_err().contains("attach = \"device\""));

@@ -144,20 +144,20 @@ fn direct_receiving_needs_an_uplink_for_it() {
 }
 
 #[test]
-fn guests_in_the_switch_are_told_the_smallest_mtu_or_their_own() {
+fn guests_in_the_switch_get_the_smallest_mtu_or_their_own() {
     let up = |name: &str, mtu: &str| {
         format!(
             "[[uplink]]\nname = \"{name}\"\nkind = \"virtio-user\"\nsocket = \"/{name}\"\n{mtu}"
         )
     };
-    let told = |text: &str| {
+    let announced = |text: &str| {
         let config = parse(text).unwrap();
         config.mtu_of(&config.guests[0].vifs[0])
     };
     let [plain, small, smaller] = [up("a", ""), up("b", "mtu = 1450\n"), up("c", "mtu = 1442\n")];
-    assert_eq!(told(&format!("{RED}{plain}")), None);
-    assert_eq!(told(&format!("{RED}{plain}{small}{smaller}")), Some(1442));
-    assert_eq!(told(&format!("{RED}mtu = 1400\n{small}")), Some(1400));
+    assert_eq!(announced(&format!("{RED}{plain}")), None);
+    assert_eq!(announced(&format!("{RED}{plain}{small}{smaller}")), Some(1442));
+    assert_eq!(announced(&format!("{RED}mtu = 1400\n{small}")), Some(1400));
     let error = parse(&up("a", "mtu = 60\n")).unwrap_err();
     assert!(error.contains("at least 68"), "{error}");
     let machine =

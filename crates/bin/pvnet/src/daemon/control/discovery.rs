@@ -22,27 +22,27 @@ impl Control {
                 Some(id) if Backends::is_wish(&event.path) => {
                     self.serve_port(PortId::Vif(id), PortEvent::Wish);
                 }
-                Some(id) => self.look_for(id),
-                None => self.look_for_all(),
+                Some(id) => self.discover(id),
+                None => self.discover_all(),
             }
         }
     }
 
-    /// Looks for all backends: after the start, and when the store has come back.
-    pub(super) fn look_for_all(&mut self) {
+    /// Discovers all backends: after the start, and when the store has come back.
+    pub(super) fn discover_all(&mut self) {
         match self.host.platform.backends().list(self.host.store()) {
             Ok(present) => {
                 let served = self.ports.values().filter_map(|port| port.source.guest());
                 let served = served.map(|(id, _)| id);
                 let ids: BTreeSet<_> = served.chain(present).collect();
-                ids.into_iter().for_each(|id| self.look_for(id));
+                ids.into_iter().for_each(|id| self.discover(id));
             }
             Err(error) => warn!(%error, "cannot look for interfaces"),
         }
     }
 
     /// Serves an interface that the toolstack has created, or forgets one that it has removed.
-    fn look_for(&mut self, id: VifId) {
+    fn discover(&mut self, id: VifId) {
         let port = PortId::Vif(id);
         match self.host.platform.backends().presence(self.host.store(), id) {
             Ok(presence) => match (presence, self.ports.contains_key(&port)) {

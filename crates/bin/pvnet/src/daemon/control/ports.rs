@@ -17,18 +17,18 @@ impl Control {
         ports.into_iter().map(|(id, _)| *id).collect()
     }
 
-    /// Looks whether what ports have is still there.
-    pub(super) fn look(&mut self) {
+    /// Checks whether what ports have is still there.
+    pub(super) fn check_ports(&mut self) {
         let now = Instant::now();
         let mut transitions = Vec::new();
         for (id, PluggedPort { record, source }) in &mut self.ports {
             if let Some(device) = &mut record.device {
-                device.look(&self.host.datapath);
+                device.check(&self.host.datapath);
             }
             if let Some(port) = &record.port {
                 port.suspect(record.suspicion.is_on(now));
             }
-            match source.look(record, &self.host) {
+            match source.check(record, &self.host) {
                 Transition::None => {}
                 transition => transitions.push((*id, transition)),
             }

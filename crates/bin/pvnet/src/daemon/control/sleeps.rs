@@ -13,8 +13,8 @@ use tracing::warn;
 use super::Control;
 use crate::daemon::ports::{PluggedPort, PortId};
 
-/// Looks at the memory of the suspects, and the time between two of them. A gigabyte of small pages takes some 200 ms to be freed.
-const LOOKS: u32 = 5;
+/// Samples of the memory of the suspects, and the time between two of them. A gigabyte of small pages takes some 200 ms to be freed.
+const SAMPLES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(1);
 /// The least by which memory must shrink meanwhile: a balloon gives up less in that time.
 const HOLE: u64 = 4 << 20;
@@ -42,7 +42,7 @@ impl Control {
                 suspects.push(*id);
             }
         }
-        // One that is cut off already is the culprit, and honest machines do not wait for the looks.
+        // One that is cut off already is the culprit, and honest machines do not wait for the samples.
         let culprit = match &*suspects {
             _ if *has_left || *cause == Cause::Lock => None,
             [alone] if *cause == Cause::Hole => Some(*alone),
@@ -123,7 +123,7 @@ impl Control {
         let bytes = || ports.iter().map(|id| self.ports[id].source.memory_in_use().unwrap_or(0));
         let mut before: Vec<u64> = bytes().collect();
         let mut lost = vec![0; ports.len()];
-        for _ in 0..LOOKS {
+        for _ in 0..SAMPLES {
             if ports.is_empty() || lost.iter().any(|lost| *lost >= HOLE) {
                 break;
             }

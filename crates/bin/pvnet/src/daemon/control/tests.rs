@@ -51,7 +51,7 @@ impl Platform for FakeXen {
         VifBackend::adopt(self.machine.clone(), self.store.clone(), &path, offered, ledgers)
     }
 
-    fn look_for_guests(
+    fn watch_for_guests(
         &self,
         _: Arc<Limits>,
         _: mpsc::Sender<Event>,
@@ -180,7 +180,7 @@ fn the_toolstack_sees_that_an_interface_is_closed_before_it_is_gone() {
         assert_eq!(world.state().as_deref(), Some("6"));
         if is_started_anew {
             world.control = daemon(&world.platform, "", &world.folder);
-            world.control.look_for_all();
+            world.control.discover_all();
         }
         let (store, backends) = (world.platform.store.clone(), &world.platform.backends);
         world.control.closed.remove_due(&*store, backends, Instant::now());
@@ -338,13 +338,13 @@ fn a_port_that_holds_workers_up_beyond_its_share_rests() {
             machine.gone();
         }
         let sender = machine.ready();
-        machine.control.look();
+        machine.control.check_ports();
         assert!(sender.answers().is_empty() && sender.turns() == 0, "its memory is touched");
         sender
     });
     while machine.reason().is_some() {
         std::thread::sleep(Duration::from_millis(10));
-        machine.control.look();
+        machine.control.check_ports();
     }
     wait_until_carried(&sender);
 }

@@ -153,7 +153,7 @@ impl NicCard {
         self.ids.get(slot).filter(|own| **own == context).map(|_| slot)
     }
 
-    /// What the card's process is told of itself.
+    /// The settings that the card's process gets.
     pub(super) fn settings(&self) -> Settings {
         let Nic { contexts, rate_mbps, tso, wire, .. } = &self.nic;
         let Wire { tap, namespace, addresses, checksum_offload } = wire.clone();
@@ -175,7 +175,7 @@ impl NicCard {
         self.contexts.lock().clone()
     }
 
-    /// Whether some context defers unmappings, which need a look now and then.
+    /// Whether some context defers unmappings, which need a check now and then.
     pub(super) fn has_deferred(&self) -> bool {
         let is_deferred = |slot: &Slot| {
             let mode = slot.planned.protection.mode;

@@ -30,7 +30,7 @@ const REQUESTS_PER_SECOND: u32 = 100;
 /// How long an unmapping is polled before the thread sleeps between two checks.
 const POLL: Duration = Duration::from_micros(50);
 /// How long it sleeps.
-const LOOK_EVERY: Duration = Duration::from_micros(20);
+const CHECK_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A context that the guest has opened.
 struct Opened {
@@ -183,7 +183,7 @@ pub(super) fn wait_for_card(contexts: &Contexts<Domain>, unmapping: Unmapping) -
         if waited < POLL {
             std::hint::spin_loop();
         } else {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
     true

@@ -182,8 +182,8 @@ impl GuestQueues for CardQueues {
 
 /// How long the card may take to give the context back.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
-/// How often a thread that waits for the control thread looks whether it must end.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a thread that waits for the control thread checks whether it must end.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Ends a queue's thread.
 struct Stop {
@@ -293,7 +293,7 @@ impl ServedQueue {
             return;
         }
         let done = self.events.tell(PortEvent::Queue(QueueChange::Down { id: self.id }));
-        while let Err(mpsc::RecvTimeoutError::Timeout) = done.recv_timeout(LOOK_EVERY) {
+        while let Err(mpsc::RecvTimeoutError::Timeout) = done.recv_timeout(CHECK_INTERVAL) {
             if self.stop.is_set() {
                 return;
             }

@@ -70,7 +70,7 @@ impl Vectors {
 impl Drop for Handler {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::Release);
-        // It is full only if the thread has much to do, and then it looks.
+        // It is full only if the thread has much to do, and then it checks.
         let _ = rustix::io::write(&*self.interrupt, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // A panic has ended the daemon.

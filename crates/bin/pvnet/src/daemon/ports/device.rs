@@ -23,8 +23,8 @@ use crate::daemon::interfaces::{Interfaces, Side};
 use crate::daemon::limits::DEVICE_QUEUES_MAX;
 use crate::daemon::platform::DeviceServices;
 
-/// The interval at which a device is looked for.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval at which a device is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a device should be.
 pub(super) struct DeviceOptions {
@@ -57,7 +57,7 @@ pub(in crate::daemon) struct GuestDevice {
     port: Option<Arc<Port>>,
     /// Why there is no tap.
     failure: Option<String>,
-    looked: Instant,
+    checked: Instant,
 }
 
 impl GuestDevice {
@@ -73,7 +73,7 @@ impl GuestDevice {
             guest: None,
             port: None,
             failure: None,
-            looked: Instant::now(),
+            checked: Instant::now(),
         })
     }
 
@@ -147,11 +147,11 @@ impl GuestDevice {
     }
 
     /// Notes if the device was deleted, and makes it again a moment later. Call it now and then.
-    pub(in crate::daemon) fn look(&mut self, datapath: &Datapath) {
-        if self.looked.elapsed() < LOOK {
+    pub(in crate::daemon) fn check(&mut self, datapath: &Datapath) {
+        if self.checked.elapsed() < CHECK_INTERVAL {
             return;
         }
-        self.looked = Instant::now();
+        self.checked = Instant::now();
         match &self.tap {
             Some(tap) if tap.queues().iter().any(|queue| queue.is_deleted()) => {
                 self.lose("it was deleted".to_owned(), datapath);
@@ -169,7 +169,7 @@ impl GuestDevice {
         warn!(device = name, reason, "its guest has no network until it is made again");
         self.tap = None;
         self.failure = Some(reason);
-        self.looked = Instant::now();
+        self.checked = Instant::now();
     }
 
     fn make_again(&mut self, datapath: &Datapath) {

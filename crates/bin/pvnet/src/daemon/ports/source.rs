@@ -149,8 +149,8 @@ pub(in crate::daemon) trait Source: Send {
         false
     }
 
-    /// Looks whether what it has is still there. Called at least once a second.
-    fn look(&mut self, _port: &mut Record, _host: &Host) -> Transition {
+    /// Checks whether what it has is still there. Called at least once a second.
+    fn check(&mut self, _port: &mut Record, _host: &Host) -> Transition {
         Transition::None
     }
 

@@ -31,7 +31,7 @@ use crate::netns;
 const SPARE_BUFFERS: usize = 256;
 
 /// The time between two checks of what a device's driver says.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The number of the next uplink.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -66,7 +66,7 @@ struct OpenDevice {
     is_astray: bool,
     /// What else is wrong with it, although it is there, and when it was checked.
     complaint: Option<String>,
-    looked: Instant,
+    checked: Instant,
 }
 
 /// The uplink of a table.
@@ -166,7 +166,7 @@ impl Uplink {
             is_deleted: false,
             is_astray: false,
             complaint: None,
-            looked: Instant::now(),
+            checked: Instant::now(),
         })
     }
 
@@ -185,12 +185,12 @@ impl Uplink {
 
 impl OpenDevice {
     /// Notes if part of what it has does not come here.
-    fn look_for_complaints(&mut self, name: &str) {
+    fn check_complaint(&mut self, name: &str) {
         // Not at each event: the kernel asks the driver, under the lock of all interfaces.
-        if self.looked.elapsed() < LOOK {
+        if self.checked.elapsed() < CHECK_INTERVAL {
             return;
         }
-        self.looked = Instant::now();
+        self.checked = Instant::now();
         let complaint = self.watch.complaint();
         if complaint != self.complaint {
             match &complaint {
@@ -202,7 +202,7 @@ impl OpenDevice {
     }
 
     /// Notes if its tap was taken out of its bridge, which may have been deleted and made again.
-    fn look_for_bridge(&mut self, uplink: &config::Uplink) {
+    fn check_bridge(&mut self, uplink: &config::Uplink) {
         let config::Uplink { name, tap, bridge: Some(bridge), namespace: None, .. } = uplink else {
             return;
         };
@@ -360,16 +360,16 @@ impl Source for Uplink {
         }
     }
 
-    fn look(&mut self, port: &mut Record, _: &Host) -> Transition {
+    fn check(&mut self, port: &mut Record, _: &Host) -> Transition {
         let Some(Open::Device(device)) = &mut self.opened else { return Transition::None };
-        if let Some(name) = device.watch.look().filter(|_| !device.is_deleted) {
+        if let Some(name) = device.watch.check().filter(|_| !device.is_deleted) {
             let why = Reason::DeviceFailed(format!("{name}: the interface was deleted"));
             warn!(uplink = port.name(), %why, "down");
             port.reason = Some(why);
             device.is_deleted = true;
         }
-        device.look_for_bridge(&self.config);
-        device.look_for_complaints(port.name());
+        device.check_bridge(&self.config);
+        device.check_complaint(port.name());
         Transition::None
     }
 

@@ -178,10 +178,10 @@ fn take_over(uplink: &Uplink) -> Result<UplinkDevice, String> {
     Ok(UplinkDevice { shared, for_guests, macvtap: None, interface })
 }
 
-/// A NIC that takes VLAN tags out of frames puts them where AF_XDP does not look, so it is told not to.
+/// A NIC that takes VLAN tags out of frames puts them where AF_XDP does not read them, so this is switched off.
 fn keep_tags(namespace: Option<&str>, device: &str) {
-    let told = netns::ethtool(namespace, &["-K", device, "rxvlan", "off"]);
-    if let Err(error) = told {
+    let switched = netns::ethtool(namespace, &["-K", device, "rxvlan", "off"]);
+    if let Err(error) = switched {
         warn!(
             device,
             error, "if it takes VLAN tags out of frames, those in VLANs lose them: ethtool -k"

@@ -126,15 +126,15 @@ pub(super) enum Watch {
 }
 
 impl Watch {
-    /// Looks at the device. Returns the name of the interface if it was deleted.
-    pub(super) fn look(&self) -> Option<&str> {
+    /// Checks the device. Returns the name of the interface if it was deleted.
+    pub(super) fn check(&self) -> Option<&str> {
         let (is_deleted, name) = match self {
             Self::Nothing => return None,
             Self::Queue(queue) | Self::PacketSockets(queue, _) => {
                 (queue.is_deleted(), queue.name())
             }
             Self::Nic { watch, .. } => {
-                watch.look_at_mtu();
+                watch.check_mtu();
                 (watch.is_deleted(), watch.name())
             }
         };
@@ -192,7 +192,7 @@ pub(super) fn buffers(
         huge_pages: uplink.huge_pages,
     };
     let make = |_| match spare {
-        // A frame in separate pages cannot be kept in one piece.
+        // A frame in separate pages is not contiguous, so it cannot be kept.
         1.. if !options.zeroed_pages => Buffers::with_spares(options, spare),
         _ => Buffers::within(options, memory),
     };

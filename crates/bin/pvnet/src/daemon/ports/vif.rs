@@ -306,8 +306,8 @@ pub(in crate::daemon) fn with_addresses(
     Ok(vif)
 }
 
-/// Opens an interface's device, if it should have one, and says its MTU to a guest that has nobody else to say it. A guest in the
-/// switch is told what the configuration says.
+/// Opens an interface's device, if it should have one, and announces its MTU to the guest if nobody else does. A guest in the
+/// switch gets the MTU of the configuration.
 fn open_device(
     id: VifId,
     port: &str,

@@ -312,7 +312,7 @@ impl Source for VirtualMachine {
     }
 
     /// Its device may be gone, or there again, and its rest over.
-    fn look(&mut self, port: &mut Record, host: &Host) -> Transition {
+    fn check(&mut self, port: &mut Record, host: &Host) -> Transition {
         self.set_link(port);
         if self.rest.until.take_if(|until| *until <= Instant::now()).is_none() {
             return Transition::None;

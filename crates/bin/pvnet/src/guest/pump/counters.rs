@@ -44,7 +44,7 @@ impl RingWatch {
 
     /// Returns `has_room`. Reads the clock only where it differs from the last time.
     #[inline]
-    pub(super) fn look(&mut self, has_room: bool) -> bool {
+    pub(super) fn note_room(&mut self, has_room: bool) -> bool {
         if has_room == self.full_since.is_some() {
             self.change();
         }
@@ -84,13 +84,13 @@ mod tests {
     #[test]
     fn time_counts_from_full_to_not_full() {
         let mut watch = RingWatch::default();
-        assert!(watch.look(true));
+        assert!(watch.note_room(true));
         assert_eq!(watch.counters().report(), QueueReport::default());
-        assert!(!watch.look(false) && !watch.look(false));
+        assert!(!watch.note_room(false) && !watch.note_room(false));
         let full = watch.counters().report();
         assert_eq!((full.full, full.full_nanoseconds), (1, 0));
         std::thread::sleep(std::time::Duration::from_millis(2));
-        assert!(watch.look(true) && watch.look(true));
+        assert!(watch.note_room(true) && watch.note_room(true));
         watch.sent(3);
         let report = watch.counters().report();
         assert_eq!((report.full, report.frames), (1, 3));

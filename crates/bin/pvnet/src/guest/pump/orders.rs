@@ -9,7 +9,7 @@ use std::time::Duration;
 use netdev::Queue;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// How long a thread may take until it looks: it may be in the middle of a batch.
+/// How long a thread may take until it follows an order: it may be in the middle of a batch.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Order {
@@ -43,7 +43,7 @@ impl OrderSender {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// See [`Queue::set_aside`]. None if the thread has ended or does not look.
+    /// See [`Queue::set_aside`]. None if the thread has ended or does not answer.
     pub(super) fn set_aside(&self, count: usize) -> Vec<u16> {
         let (sender, pages) = mpsc_channel();
         self.send(Order::SetAside(count, sender));
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_does_not_look_gives_up_nothing() {
+    fn a_thread_that_does_not_answer_gives_up_nothing() {
         let (sender, taker) = channel().unwrap();
         assert_eq!(sender.set_aside(3), [0u16; 0]);
         drop(taker);

@@ -142,8 +142,8 @@ impl Queue for Fake {
         self.state().used > 0
     }
 
-    fn pieces<'a>(&'a self, frame: &'a usize) -> impl Iterator<Item = Piece<'a>> {
-        std::iter::once(Piece::Shared { region: &self.region, offset: RECEIVED, len: *frame })
+    fn fragments<'a>(&'a self, frame: &'a usize) -> impl Iterator<Item = Iovec<'a>> {
+        std::iter::once(Iovec::Shared { region: &self.region, offset: RECEIVED, len: *frame })
     }
 
     fn give_back(&mut self) {
@@ -350,7 +350,7 @@ fn a_fault_of_the_device_ends_its_thread_with_the_reason() {
 }
 
 #[test]
-fn a_thread_at_rest_does_not_look_for_frames() {
+fn a_thread_at_rest_does_not_poll_for_frames() {
     let running = start();
     let armed = || running.state.lock().unwrap().armed;
     wait(|| armed() > 0);
@@ -363,7 +363,7 @@ fn a_thread_at_rest_does_not_look_for_frames() {
     assert_eq!(running.thread.join().fault, None);
 }
 
-/// Round trips with pauses of all lengths around the time for which the thread polls: none is lost between its last look
+/// Round trips with pauses of all lengths around the time for which the thread polls: none is lost between its last poll
 /// and its sleep.
 #[test]
 fn no_frame_is_forgotten_between_polling_and_sleep() {
@@ -387,7 +387,7 @@ fn no_frame_is_forgotten_between_polling_and_sleep() {
 #[test]
 fn a_thread_that_always_polls_needs_no_event() {
     let running = start_polling(Vec::new(), Polling::Always);
-    // Longer than any other one looks on.
+    // Longer than any other one polls on.
     std::thread::sleep(Duration::from_millis(5));
     running.state.lock().unwrap().incoming.push_back(frame(100, 1));
     let mut bytes = vec![0; 2048];

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_past_a_place_are_told_from_others() {
+    fn ways_past_a_place_are_distinguished_from_others() {
         let recording = recording(&[(3, 0), (4, 0), (2, 0), (3, 0), (2, 0)]);
         let counts = path(UPCALL, SWITCH).counts_by(&Flow::new(&recording), dom0(&["other"]));
         assert_eq!(counts, [(200, true), (100, false)]);

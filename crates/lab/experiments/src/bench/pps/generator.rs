@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netfront::Received;
-use shm::Piece;
+use shm::Iovec;
 
 use crate::bench::guest::{Guest, text, thread_cpu};
 
@@ -97,7 +97,8 @@ impl Generator {
             if !rx.receive(&mut self.frame).map_err(text)? {
                 break;
             }
-            let Some(Piece::Shared { region, offset, len: first }) = rx.pieces(&self.frame).next()
+            let Some(Iovec::Shared { region, offset, len: first }) =
+                rx.fragments(&self.frame).next()
             else {
                 break;
             };

@@ -258,12 +258,12 @@ fn exchange(guests: &mut [Guest; 2], from: usize, to: usize) -> std::result::Res
 #[inline]
 fn cross(guests: &mut [Guest; 2], from: usize, to: usize) -> std::result::Result<(), String> {
     guests[from].send(0, 1, 64)?;
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     let mut end = None;
     while guests[to].receive(1, |_, _| ())? == 0 {
-        looks += 1;
+        polls += 1;
         // The clock is read only now and then: reading it takes as long as many polls of a ring.
-        if looks.is_multiple_of(1 << 16)
+        if polls.is_multiple_of(1 << 16)
             && Instant::now() > *end.get_or_insert_with(|| Instant::now() + LATE)
         {
             return Err("a frame was lost".into());

@@ -15,7 +15,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// The prefix of its polling threads' names.
 pub const POLLERS: &str = "pmd-";
 /// How often to check for a socket.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A switch and its database. Dropping it ends both.
 pub struct OpenVswitch {
@@ -120,7 +120,7 @@ fn wait_for(process: &mut Process, socket: &Path) -> Result<()> {
             let what = format!("the start of `{who}`");
             return Err(Error::Late { what, limit: LIMIT, said: process.stderr() });
         }
-        Interrupt::sleep(LOOK)?;
+        Interrupt::sleep(CHECK_INTERVAL)?;
     }
     Ok(())
 }

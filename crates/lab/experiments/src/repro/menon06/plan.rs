@@ -96,7 +96,7 @@ pub fn superpages() -> Result<(), String> {
         format!(
             "the kernel gives shared memory no 2 MiB pages ({error}): \
              /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny, and memory must \
-             be free in pieces of 2 MiB"
+             be free in blocks of 2 MiB"
         )
     })
 }

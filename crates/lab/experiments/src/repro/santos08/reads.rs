@@ -16,7 +16,7 @@ use netfront::Received;
 use report::Stats;
 use schemars::JsonSchema;
 use serde::Serialize;
-use shm::Piece;
+use shm::Iovec;
 
 use super::config::{Coalesced, Line, Placement};
 use super::measure::{Stream, source};
@@ -208,7 +208,7 @@ struct Reader {
 /// The most frames that are taken before they are read: as many as a ring has.
 const BATCH: usize = 256;
 /// How often the thread checks whether it should end.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Reader {
     fn start(server: &Server, cpus: &Cpus) -> Result<Self> {
@@ -260,7 +260,7 @@ fn read_all(
     let mut page = [0; 4096];
     let mut before = thread_cpu();
     while !is_ended.load(Ordering::Relaxed) {
-        guest.wait(LOOK)?;
+        guest.wait(CHECK_INTERVAL)?;
         loop {
             let mut taken = 0;
             while taken < BATCH && guest.queue.rx.receive(&mut frames[taken]).map_err(text)? {
@@ -271,8 +271,8 @@ fn read_all(
             }
             let begin = thread_cpu();
             for frame in &frames[..taken] {
-                for piece in guest.queue.rx.pieces(frame) {
-                    if let Piece::Shared { region, offset, len } = piece {
+                for fragment in guest.queue.rx.fragments(frame) {
+                    if let Iovec::Shared { region, offset, len } = fragment {
                         region.copy_out(offset, &mut page[..len]).map_err(text)?;
                     }
                 }

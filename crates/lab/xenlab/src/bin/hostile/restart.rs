@@ -18,7 +18,7 @@ use crate::ring::Ring;
 /// How long the host may take to kill the backend, or to start the next one.
 const HOST_TIMEOUT: Duration = Duration::from_secs(180);
 /// How often the host's files are polled: rarely, because all domains share one processor.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Frames that wait while no backend runs.
 const WAITING: u32 = 3;
 /// A reserved grant reference that is never used.
@@ -128,7 +128,7 @@ fn wait_for_host(file: &str) -> Outcome {
         if Instant::now() > deadline {
             return Err(format!("the host has not created {file}").into());
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(CHECK_INTERVAL);
     }
     Ok(())
 }

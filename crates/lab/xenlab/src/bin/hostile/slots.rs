@@ -91,7 +91,7 @@ pub fn empty(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// Linux's netback passed such packets on to drivers that expect the headers in one piece. The packets are valid:
+/// Linux's netback passed such packets on to drivers that expect contiguous headers. The packets are valid:
 /// pvnet must join and deliver them.
 pub fn split_headers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::connect(attack.device)?;

@@ -38,7 +38,7 @@ pub(super) fn connected(testbed: &mut Testbed<'_>) -> Result<(String, bool)> {
             ("script", "/etc/xen/scripts/vif-bridge"),
             ("hotplug-status", "connected"),
             ("state", "4"),
-            ("told", &mtu),
+            ("mtu-announced", &mtu),
         ]));
         let device = testbed.device(guest, 0)?;
         wrong.extend(device.wrong(&[

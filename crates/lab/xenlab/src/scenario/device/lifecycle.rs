@@ -91,8 +91,9 @@ fn moved(testbed: &Testbed<'_>, old: u32) -> Result<(String, bool)> {
     let mut wrong = testbed.left(old, 0)?;
     wrong.extend((guest.id() == old).then(|| "the same domain".to_owned()));
     let mtu = MTU.to_string();
-    wrong
-        .extend(testbed.store(guest, 0)?.wrong(&[("hotplug-status", "connected"), ("told", &mtu)]));
+    wrong.extend(
+        testbed.store(guest, 0)?.wrong(&[("hotplug-status", "connected"), ("mtu-announced", &mtu)]),
+    );
     wrong.extend(testbed.device(guest, 0)?.wrong(&[
         ("master", BRIDGE),
         ("mtu", &mtu),

@@ -103,8 +103,8 @@ impl Interface {
         let mut wrong = store.wrong(&[("hotplug-status", "connected"), ("state", "4")]);
         let shown = format!("ip address show dev eth{}; ip route show", self.devid);
         let shown = guest.run(&shown, COMMAND_TIMEOUT)?;
-        let told = [self.address(), format!("mtu {MTU}"), format!("via {}", self.router())];
-        wrong.extend(told.into_iter().filter(|words| !shown.contains(words)));
+        let announced = [self.address(), format!("mtu {MTU}"), format!("via {}", self.router())];
+        wrong.extend(announced.into_iter().filter(|words| !shown.contains(words)));
         Ok(wrong)
     }
 }

@@ -129,7 +129,7 @@ impl<'a> Testbed<'a> {
             &format!(
                 "back=$(xenstore-read {front}/backend)\n\
                  for key in script hotplug-status state; do echo $key=$(xenstore-read $back/$key); done\n\
-                 echo told=$(xenstore-read {front}/mtu)\n\
+                 echo mtu-announced=$(xenstore-read {front}/mtu)\n\
                  echo negotiated=$(xenstore-read {front}/multi-queue-num-queues)"
             ),
         )

@@ -35,7 +35,7 @@ impl AttackTestbed {
         self.dom0.run(&answered, ATTACK_TIMEOUT)?;
         let before = self.last_echo()?;
         self.dom0.run(&format!("sleep {AFTER_SECONDS}"), COMMAND_TIMEOUT)?;
-        let seen = self.look()?;
+        let seen = self.observe()?;
         let victim = Echoes::after(before, &seen.replies)?;
         let mut row = self.judge(report, &seen, victim, 0)?;
         row.complaints.extend(baseline.complaint(&victim));

@@ -120,7 +120,7 @@ impl AttackTestbed {
             let before = self.last_echo()?;
             let limit = ATTACK_TIMEOUT + Duration::from_secs(QUIET_SECONDS);
             self.dom0.run(&format!("sleep {QUIET_SECONDS}"), limit)?;
-            Echoes::after(before, &self.look()?.replies)
+            Echoes::after(before, &self.observe()?.replies)
         };
         run().map_err(|error| backend::explain(error, &self.backend))
     }
@@ -138,7 +138,7 @@ impl AttackTestbed {
             let before = self.last_echo()?;
             let words = format!("{class} --stay --seconds {seconds} --count {cycles}");
             let report = self.hostile(&words, ATTACK_TIMEOUT + Duration::from_secs(seconds))?;
-            let seen = self.look()?;
+            let seen = self.observe()?;
             let victim = Echoes::after(before, &seen.replies)?;
             let mut row = self.judge(report, &seen, victim, cycles)?;
             row.complaints.extend(baseline.complaint(&victim));
@@ -254,15 +254,15 @@ impl AttackTestbed {
     }
 
     /// Collects the state of everything that must not suffer. Waits for two new replies of the victim.
-    pub(super) fn look(&self) -> Result<Seen> {
+    pub(super) fn observe(&self) -> Result<Seen> {
         let (echoes, log) = (self.echoes.file(), self.backend.daemon().map(Job::file));
-        let look = format!(
+        let commands = format!(
             "pvnet status --json; echo '{CUT}'; dmesg -c | grep -E '{COMPLAINTS}'; grep panicked {log}\n\
              echo '{CUT}'; {wait}; tail -n 2000 {echoes}",
             log = log.unwrap_or_default(),
             wait = self.two_replies(),
         );
-        let text = self.dom0.run(&look, ATTACK_TIMEOUT)?;
+        let text = self.dom0.run(&commands, ATTACK_TIMEOUT)?;
         let mut parts = text.splitn(3, CUT).map(str::trim);
         let mut part = || parts.next().unwrap_or_default();
         let status = Status::parse(part())?;

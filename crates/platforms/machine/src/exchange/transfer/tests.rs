@@ -83,7 +83,7 @@ fn number(page: &dyn FlipPage) -> u32 {
 
 /// How many pages of the domain's exchange area this process has mapped, with repeats.
 fn mapped(domain: &Domain) -> usize {
-    // The kernel lists mappings piece by piece. Other tests' threads map and unmap meanwhile, which
+    // The kernel lists mappings entry by entry. Other tests' threads map and unmap meanwhile, which
     // may hide one of ours from a reading. So two readings must agree.
     let mut last = mapped_once(domain);
     loop {

@@ -14,7 +14,7 @@ fn a_domain_that_could_not_be_created_is_not_destroyed() {
     assert!(why.contains("guest memory"), "{why}");
     // The session ends after its refusal.
     let (_guest, _store) = daemon.join("guest-a");
-    assert_eq!(daemon.told(), ["created 2 guest-a"]);
+    assert_eq!(daemon.reported(), ["created 2 guest-a"]);
 }
 
 #[test]

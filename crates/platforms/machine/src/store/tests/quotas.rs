@@ -96,11 +96,11 @@ fn the_memory_of_a_transaction_is_bounded() {
     guest.end(tx, false).unwrap();
 
     let tx = guest.begin().unwrap();
-    let looking = until_refused(&|n| match guest.read(Some(tx), &format!("n{n}")) {
+    let reading = until_refused(&|n| match guest.read(Some(tx), &format!("n{n}")) {
         Err(StoreError::NotFound(_)) => Ok(()),
         other => other.map(drop),
     });
-    assert_eq!(looking, Some(StoreError::Quota("transaction")));
+    assert_eq!(reading, Some(StoreError::Quota("transaction")));
 
     let tx = dom0.begin().unwrap();
     for n in 0..2 * quota::TRANSACTION_BYTES / quota::VALUE {

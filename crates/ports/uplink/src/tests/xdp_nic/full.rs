@@ -39,7 +39,7 @@ fn frames_wait_for_a_nic_that_is_down_but_not_for_ever() {
         }
         assert_eq!(queue.offer(body, &[&frame; 2]), [Outcome::Waiting; 2]);
         assert!(!queue.egress.is_stalled());
-        // Looks are fewer and fewer.
+        // Checks are fewer and fewer.
         let ms = Duration::from_millis;
         let mut due = queue.egress.flush(ms(1), false).unwrap();
         for _ in 0..20 {
@@ -78,10 +78,10 @@ fn fill(queue: &mut Queue, body: Body<'_>, frame: &Frame, mut count: usize) {
     }
 }
 
-/// However often it is asked for frames and notifications, it looks at a full queue when that is due. What it drops costs no system
+/// However often it is asked for frames and notifications, it checks a full queue when that is due. What it drops costs no system
 /// call.
 #[test]
-fn a_full_queue_is_looked_at_by_the_time() {
+fn a_full_queue_is_checked_by_the_time() {
     in_own_network(|| {
         let mut outside = wire(1, 1500);
         let (mut queues, _watch) = take_over();

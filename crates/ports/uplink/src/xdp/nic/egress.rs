@@ -11,9 +11,9 @@ use port::{
 };
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use shm::{Piece, Region};
+use shm::{Iovec, Region};
 
-use super::watch::Looks;
+use super::watch::Checks;
 use super::{BEYOND_MTU, RX_BUFFERS, TX_BUFFERS, XdpNicSocket};
 use crate::xdp::ring::{CompletionRing, Descriptor, TxRing};
 
@@ -39,7 +39,7 @@ pub struct XdpNicEgress {
     /// Whether a frame was left waiting.
     waits: bool,
     /// At the queue while it is full: the kernel announces neither buffers that come back nor that it takes frames again.
-    looks: Looks,
+    checks: Checks,
     /// Segments that were made in this call.
     cut: usize,
 }
@@ -105,7 +105,7 @@ impl XdpNicSender {
             copies_singly: false,
             supply: BufferSupply::default(),
             waits: false,
-            looks: Looks::new(),
+            checks: Checks::new(),
             cut: 0,
         }
     }
@@ -157,30 +157,30 @@ impl XdpNicEgress {
         }
     }
 
-    /// Whether there are `buffers` buffers. Looks for them if it is worth it.
+    /// Whether there are `buffers` buffers. Checks for them if that is due.
     fn has_room(&mut self, buffers: usize, now: Duration) -> bool {
         self.wire.take(buffers) || self.finds_room(buffers, now)
     }
 
     #[cold]
     fn finds_room(&mut self, buffers: usize, now: Duration) -> bool {
-        if !self.looks.are_due(now) {
+        if !self.checks.are_due(now) {
             return false;
         }
-        self.look(now);
+        self.check(now);
         let has_room = self.wire.take(buffers);
         if has_room {
-            self.looks.renew();
+            self.checks.renew();
         }
         has_room
     }
 
     /// Has the kernel send, and takes the buffers that come back. Where it copies, these may be there at once.
-    fn look(&mut self, now: Duration) {
+    fn check(&mut self, now: Duration) {
         let before = self.wire.sent;
         self.wire.publish();
         self.reclaim(now);
-        self.looks.looked(self.wire.sent != before, now);
+        self.checks.checked(self.wire.sent != before, now);
     }
 
     /// Takes the buffers of frames that were sent, and notices the end of a shortage.
@@ -287,19 +287,19 @@ impl Egress for XdpNicEgress {
         true
     }
 
-    /// Looks after a queue that is full, when a look is due: that a worker is idle empties no queue.
+    /// Checks a queue that is full, when that is due: that a worker is idle empties no queue.
     fn flush(&mut self, now: Duration, _: bool) -> Option<Duration> {
         if !self.is_held_up() {
             return None;
         }
-        if self.looks.are_due(now) {
-            self.look(now);
+        if self.checks.are_due(now) {
+            self.check(now);
         }
         if self.waits && self.wire.queue.rings().free.len() >= SEGMENTS.into() {
             self.waits = false;
             self.wire.queue.room.ring();
         }
-        self.is_held_up().then(|| self.looks.due())
+        self.is_held_up().then(|| self.checks.due())
     }
 
     fn room_event(&self) -> Option<Arc<dyn Event>> {
@@ -318,7 +318,7 @@ impl Wire {
         len > PAGE_SIZE || len.saturating_sub(beyond) > self.mtu
     }
 
-    /// A call with `frames` frames begins. Returns whether it has looked for buffers that came back.
+    /// A call with `frames` frames begins. Returns whether it has checked for buffers that came back.
     fn begin(&mut self, frames: usize) -> bool {
         let rings = &mut *self.queue.rings();
         // Not each time: the kernel's lines of the ring would have to come here for a few buffers.
@@ -357,11 +357,11 @@ impl Wire {
 
     /// Sends private bytes.
     fn push(&mut self, bytes: &[u8]) -> Result<(), Outcome> {
-        self.gather([Piece::Private(bytes)])
+        self.gather([Iovec::Private(bytes)])
     }
 
     /// Copies a frame, of a page at most, into a buffer, which the kernel gets with the next [`publish`](Self::publish).
-    fn gather<'a>(&mut self, pieces: impl IntoIterator<Item = Piece<'a>>) -> Result<(), Outcome> {
+    fn gather<'a>(&mut self, iovecs: impl IntoIterator<Item = Iovec<'a>>) -> Result<(), Outcome> {
         let Some(buffer) = self.taken.last().copied() else {
             return Err(Outcome::Dropped(DropReason::NoRoom));
         };
@@ -369,18 +369,18 @@ impl Wire {
         // An offset in memory that is mapped here.
         let start = usize::try_from(buffer).unwrap_or(usize::MAX);
         let mut len = 0;
-        for piece in pieces {
+        for iovec in iovecs {
             let at = start.saturating_add(len);
-            len += match piece {
-                Piece::Private(bytes) => bytes.len(),
-                Piece::Shared { len, .. } => len,
+            len += match iovec {
+                Iovec::Private(bytes) => bytes.len(),
+                Iovec::Shared { len, .. } => len,
             };
             if len > PAGE_SIZE {
                 return Err(TOO_LARGE);
             }
-            let copied = match piece {
-                Piece::Private(bytes) => memory.copy_in(at, bytes),
-                Piece::Shared { region, offset, len } => {
+            let copied = match iovec {
+                Iovec::Private(bytes) => memory.copy_in(at, bytes),
+                Iovec::Shared { region, offset, len } => {
                     Region::copy_between(region, offset, memory, at, len)
                 }
             };

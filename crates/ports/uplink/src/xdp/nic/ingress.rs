@@ -164,7 +164,7 @@ impl Ingress for XdpNicIngress {
         if self.window.is_full() {
             return Ok(Armed::Asleep);
         }
-        // A driver may have asked after the last look.
+        // A driver may have asked after the last check.
         let rings = self.handle.rings();
         self.handle.wake_driver(&rings);
         // A frame that comes after this makes an edge.

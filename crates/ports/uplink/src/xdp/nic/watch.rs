@@ -12,7 +12,7 @@ use crate::packet::{self, DeviceError};
 use crate::sys;
 use crate::tap::raw_name;
 
-/// Looks after a NIC that is taken over. As long as it is there, the NIC takes frames for all addresses.
+/// Watches a NIC that is taken over. As long as it is there, the NIC takes frames for all addresses.
 #[derive(Debug)]
 pub struct XdpNicWatch {
     name: String,
@@ -49,7 +49,7 @@ impl XdpNicWatch {
     }
 
     /// Reads the MTU: from now on the queues drop frames that are longer.
-    pub fn look_at_mtu(&self) {
+    pub fn check_mtu(&self) {
         let ask = |name| sys::interface::mtu_by(self.socket.as_fd(), name);
         if let Ok(mtu) = self.raw_name().and_then(ask) {
             self.mtu.store(mtu, Ordering::Relaxed);
@@ -85,12 +85,12 @@ const PAUSE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5
 /// The checks of a queue that is full. Each may be a system call, and every worker with frames for it asks for one in each turn, so they
 /// go by the time and not by how often they are asked for.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct Checks {
     due: Duration,
     pause: Duration,
 }
 
-impl Looks {
+impl Checks {
     /// The first one is due.
     pub(super) const fn new() -> Self {
         Self { due: Duration::ZERO, pause: PAUSE[0] }
@@ -105,8 +105,8 @@ impl Looks {
         self.due
     }
 
-    /// There was a look. Those that find nothing are fewer and fewer.
-    pub(super) fn looked(&mut self, has_found: bool, now: Duration) {
+    /// There was a check. Those that find nothing are fewer and fewer.
+    pub(super) fn checked(&mut self, has_found: bool, now: Duration) {
         self.pause = if has_found { PAUSE[0] } else { (self.pause * 2).min(PAUSE[1]) };
         self.due = now + self.pause;
     }
@@ -122,22 +122,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_go_by_the_time() {
+    fn checks_go_by_the_time() {
         let us = Duration::from_micros;
-        let mut looks = Looks::new();
-        assert!(looks.are_due(us(0)));
+        let mut checks = Checks::new();
+        assert!(checks.are_due(us(0)));
         for pause in [100, 200, 400] {
-            looks.looked(false, us(1000));
-            assert_eq!(looks.due(), us(1000 + pause));
+            checks.checked(false, us(1000));
+            assert_eq!(checks.due(), us(1000 + pause));
         }
-        assert!(!looks.are_due(us(1399)) && looks.are_due(us(1400)));
+        assert!(!checks.are_due(us(1399)) && checks.are_due(us(1400)));
         for _ in 0..20 {
-            looks.looked(false, us(2000));
+            checks.checked(false, us(2000));
         }
-        assert_eq!(looks.due(), us(52_000));
-        looks.looked(true, us(60_000));
-        assert_eq!(looks.due(), us(60_050));
-        looks.renew();
-        assert!(looks.are_due(us(0)));
+        assert_eq!(checks.due(), us(52_000));
+        checks.checked(true, us(60_000));
+        assert_eq!(checks.due(), us(60_050));
+        checks.renew();
+        assert!(checks.are_due(us(0)));
     }
 }

@@ -73,11 +73,11 @@ fn table(n: u64) -> u64 {
 
 /// A chain that is refused: outside of the memory, of too many buffers, or in the wrong order.
 fn refused(n: u64) -> Vec<Offered> {
-    let piece = buffer(TX_DATA, 16, false);
+    let small = buffer(TX_DATA, 16, false);
     match n % KINDS {
-        2 => vec![piece, buffer(LEN, 1000, false)],
-        3 => vec![piece; TOO_MANY],
-        _ => vec![buffer(TX_DATA, 16, true), piece],
+        2 => vec![small, buffer(LEN, 1000, false)],
+        3 => vec![small; TOO_MANY],
+        _ => vec![buffer(TX_DATA, 16, true), small],
     }
 }
 

@@ -1,10 +1,10 @@
-//! The pieces of a program that layouts put elsewhere, and how far.
+//! The sections of a program that layouts put elsewhere, and how far.
 
 use crate::config::LAYOUTS;
 
-/// A piece of a program that a linker or an allocator may put anywhere: a function, a section of data, the stack.
+/// A part of a program that a linker or an allocator may put anywhere: a function, a segment of data, the heap, the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Section {
     /// The seed of its random places: a hash of its name, which is the same in every version of the program.
     pub seed: u64,
     /// Its length in bytes.
@@ -18,11 +18,11 @@ const LINES: u64 = 64;
 /// Bytes of a line.
 const LINE: u64 = 64;
 
-impl Piece {
-    /// How far each layout shifts the piece, in bytes: less than a page, as only the place in the page matters for L1.
+impl Section {
+    /// How far each layout shifts the section, in bytes: less than a page, as only the place in the page matters for L1.
     ///
-    /// The layouts together spread a piece evenly over the page and over the places in a line: less is left to chance than if
-    /// each were drawn alone. Two pieces are independent.
+    /// The layouts together spread a section evenly over the page and over the places in a line: less is left to chance than if
+    /// each were drawn alone. Two sections are independent.
     #[must_use]
     pub fn shifts(&self) -> [u16; LAYOUTS] {
         let mut random = Random(self.seed);

@@ -252,7 +252,8 @@ fn a_users_image_is_recorded_with_memory_above_the_device_hole() {
     let initrd = folder.file("root.cpio", &root);
     let out = folder.0.join("own.pvs");
     let output = Command::new(env!("CARGO_BIN_EXE_pvscope"))
-        .args(["run", "image", "--quiet", "--check", "--single", "--about", "one ping"])
+        .args(["run", "image", "--quiet", "--no-snapshot"])
+        .args(["--check", "--single", "--about", "one ping"])
         .args(["--memory", "4096", "--kernel", &kernel, "--initrd", &initrd])
         .args(["--plugin", &plugin, "--out", &out.display().to_string()])
         .output()

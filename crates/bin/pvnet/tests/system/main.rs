@@ -39,13 +39,13 @@ fn guests_reach_each_other_with_any_offloads() {
         testbed.join(0, flags[0]);
         testbed.join(1, flags[1]);
         testbed.ping(0, 1);
-        testbed.transfer(0, 1, 16 * MIB);
+        testbed.transfer(0, 1, 4 * MIB);
         let [sent, arrived] = [&testbed.port(0)["ingress"], &testbed.port(1)["egress"]];
         let batches = &testbed.port(0)["batches"];
         assert!(batches["nanoseconds"]["sum"].as_u64() > Some(0), "{flags:?}: {batches}");
         assert!(batches["ingress_frames"]["sum"].as_u64() >= sent["frames"].as_u64(), "{batches}");
         for traffic in [sent, arrived] {
-            assert!(traffic["bytes"].as_u64() > Some(20 * MIB), "{flags:?}: {traffic}");
+            assert!(traffic["bytes"].as_u64() > Some(5 * MIB), "{flags:?}: {traffic}");
         }
         testbed.leave(0);
         testbed.leave(1);

@@ -78,7 +78,7 @@ impl Bed {
         let mut command = lab::command("dpdk-testpmd").unwrap();
         command.args(["--lcores", "0@0,1@0", "--no-huge", "--no-shconf", "--no-pci"]);
         // The vectorised driver of packed rings needs AVX-512, where the CPU has it.
-        command.args(["--no-telemetry", "-m", "192", "--force-max-simd-bitwidth=512"]);
+        command.args(["--no-telemetry", "-m", "64", "--force-max-simd-bitwidth=512"]);
         let server = u8::from(mode == Mode::TestpmdListens);
         for (n, (port, _)) in directions.iter().enumerate() {
             let socket = self.sockets.path().join(port.to_string());

@@ -299,7 +299,7 @@ fn memory_that_is_cut_short_ends_its_guests_port_and_not_the_daemon() {
     assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
 }
 
-/// What breaks a ring is tested in `virtqueue/tests/hostile.rs`.
+/// What breaks a ring is tested in `virtqueue/tests/rings/hostile.rs`.
 #[test]
 fn a_ring_that_cannot_be_ends_the_guests_own_port() {
     let bed = &mut Bed::new();

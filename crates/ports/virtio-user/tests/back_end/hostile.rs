@@ -33,7 +33,7 @@ fn write(fake: &Fake, buffers: u16, frame: &[u8]) -> u32 {
     u32::try_from(HEADER + frame.len()).unwrap()
 }
 
-/// What cannot come back is tested in `virtqueue/tests/burst.rs`.
+/// What cannot come back is tested in `virtqueue/tests/rings/burst.rs`.
 #[test]
 fn a_buffer_that_cannot_come_back_breaks_the_queue() {
     for layout in LAYOUTS {

@@ -1,7 +1,5 @@
 //! Recordings of several ports to files with a limit.
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,10 +8,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::{Port, number, packets, start, tcp_frame};
 use capture::{
     CAPTURES_MAX, CapturePoint, EXTENSION, Files, Options, Recording, RecordingStatus, StartError,
 };
-use common::{Port, number, packets, start, tcp_frame};
 use lab::TempDir;
 
 /// A folder of recordings.
@@ -268,9 +266,11 @@ fn run_where_it_may_mount(test: &str) {
     lab::requires!("unshare", "mount");
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
-    command.arg("--mount").arg(program).args(["--exact", test, "--ignored"]);
+    let test = format!("recording::{test}");
+    command.arg("--mount").arg(program).args(["--exact", &test, "--ignored"]);
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! What is made of a frame in fragments is what is made of the same frame whole.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use common::{CountedPages, Sender, granted, in_pages, mapped, noise};
+use crate::common::{CountedPages, Sender, granted, in_pages, mapped, noise};
 use frame::{ALL_SEGMENTS as ALL, DropReason, Finisher, Frame, Outcome, SEGMENTS_MAX, Segments};
 use hypervisor::{Counted, PAGE_SIZE};
 use offload::vnet::Unsupported;
@@ -43,7 +41,7 @@ fn tcp(v6: bool, vlan: bool, payload: &[u8]) -> (Vec<u8>, usize) {
 }
 
 /// The frame in granted pages and in regions, as an ingress port describes it.
-fn in_fragments(bytes: &[u8], gso: Option<Gso>) -> [(Frame, common::Sender); 2] {
+fn in_fragments(bytes: &[u8], gso: Option<Gso>) -> [(Frame, crate::common::Sender); 2] {
     let header = bytes.len().min(frame::HEADER_MAX);
     let body = bytes.len() - header;
     let mut at = Vec::new();

@@ -1,10 +1,8 @@
 //! Segmentation against etherparse: every segment is what the original's headers and payload make it.
 
-mod common;
-
 use std::ops::Range;
 
-use common::{Network, Tcp, network, parse, payload, tcp, transport_checksums};
+use crate::common::{Network, Tcp, network, parse, payload, tcp, transport_checksums};
 use etherparse::{LinkExtHeader, NetHeaders, PacketHeaders, TcpHeader, TransportHeader};
 use offload::{Error, Gso, GsoKind, MAX_HEADER, Segmenter, complete_checksum};
 use proptest::prelude::*;
@@ -190,7 +188,7 @@ proptest! {
     fn a_zero_ip_length_means_the_whole_frame((network, mut frame) in frame(0..5000)) {
         let gso = Gso { kind: kind(&network), size: 1000 };
         let with_length = segments(&frame, gso);
-        let field = common::l3_offset(&network) + if network.v6 { 4 } else { 2 };
+        let field = crate::common::l3_offset(&network) + if network.v6 { 4 } else { 2 };
         frame[field..field + 2].fill(0);
         prop_assert_eq!(segments(&frame, gso), with_length);
     }

@@ -1,9 +1,7 @@
 //! The driver may write anything at any time. The device neither loops nor panics, takes no descriptor that is in use,
 //! and reaches no memory that is not the guest's.
 
-mod common;
-
-use common::{DATA, DESCRIPTORS, DEVICE, DRIVER, LEN, TABLES, World, options, setup, world};
+use crate::common::{DATA, DESCRIPTORS, DEVICE, DRIVER, LEN, TABLES, World, options, setup, world};
 use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Offered, Table};
@@ -160,8 +158,8 @@ fn indirect_tables_that_cannot_be_end_the_ring() {
     available(&nested, 1, 0);
     assert_eq!(pop(&mut nested).unwrap_err(), RingBroken::Indirect);
     let without = Options { indirect: false, ..options(Layout::Split, false) };
-    assert_eq!(with(common::world(8, without), INDIRECT, 32), RingBroken::Indirect);
-    let mut world = common::world(8, Options { layout: Layout::Packed, ..without });
+    assert_eq!(with(crate::common::world(8, without), INDIRECT, 32), RingBroken::Indirect);
+    let mut world = crate::common::world(8, Options { layout: Layout::Packed, ..without });
     describe(&world, DESCRIPTORS, 0, (TABLES, 32, 0, FRESH | INDIRECT));
     assert_eq!(pop(&mut world).unwrap_err(), RingBroken::Indirect);
 }
@@ -340,7 +338,7 @@ fn a_descriptor_that_was_returned_is_not_available() {
 
 #[test]
 fn a_used_index_that_was_tampered_with_is_seen_at_the_start() {
-    let memory = common::memory();
+    let memory = crate::common::memory();
     memory.regions()[0].write(usize::try_from(DEVICE).unwrap() + 2, 77u16).unwrap();
     let new = Queue::new(memory, setup(8, options(Layout::Split, true))).map(drop);
     let error = RingBroken::AvailableOverflow { available: 0, used: 77, size: 8 };
@@ -359,7 +357,7 @@ proptest! {
         writes in prop::collection::vec((0usize..0x4000, any::<u16>(), any::<bool>()), 1..400),
     ) {
         let layout = if packed { Layout::Packed } else { Layout::Split };
-        let memory = common::memory();
+        let memory = crate::common::memory();
         let ring = usize::try_from(DESCRIPTORS).unwrap();
         let position = if packed { position & 0x8007 } else { position };
         let setup = RingSetup { position, ..setup(8, options(layout, event_idx)) };

@@ -1,6 +1,4 @@
 //! Frames built by etherparse, which knows nothing of our code, from a description that proptest can shrink.
-#![allow(dead_code, reason = "each test file uses what it needs")]
-
 use etherparse::{DoubleVlanHeader, IpHeaders, SingleVlanHeader};
 use etherparse::{
     Ethernet2Header, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel,

@@ -1,8 +1,7 @@
 //! A port that does what a test says, and a reader of capture files that knows only what the
 //! format's draft says.
-#![allow(dead_code, reason = "each test file uses what it needs")]
-
-#[path = "../../../../packets/offload/tests/common/mod.rs"]
+#[allow(dead_code, reason = "tests of offloads use the rest")]
+#[path = "../../../../packets/offload/tests/segments/common.rs"]
 pub mod frames;
 
 use std::collections::VecDeque;

@@ -1,7 +1,5 @@
 //! Memory that a test grants or maps, and frames in it.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,17 +1,15 @@
 //! What a capture records of a port's frames, and that it changes nothing for the port.
 
-mod common;
-
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use capture::{BUFFER_BYTES, CAPTURES_MAX, CaptureLayer, CapturePoint, Options, StartError};
-use common::{
-    Captured, Port, blocks, file_of, gso_frame, number, options, packets, packets_of, start,
-    tcp_frame,
+use crate::common::{
+    Captured, Port, blocks, file_of, frames, gso_frame, number, options, packets, packets_of,
+    start, tcp_frame,
 };
+use capture::{BUFFER_BYTES, CAPTURES_MAX, CaptureLayer, CapturePoint, Options, StartError};
 use offload::Checksum;
 use port::{DropReason, Layers, Outcome, Ticket, WINDOW};
 use port_testing::Sent;
@@ -212,8 +210,7 @@ fn unfinished_frames_are_recorded_as_they_are_or_as_segments() {
         assert_eq!(segment.bytes[54..], *payload);
         assert_eq!(segment.original_len as usize, segment.bytes.len());
         assert_eq!(segment.flags, 1);
-        let (computed, held) =
-            common::frames::transport_checksums(&common::frames::parse(&segment.bytes));
+        let (computed, held) = frames::transport_checksums(&frames::parse(&segment.bytes));
         assert_eq!(computed, held);
     }
 

@@ -1,11 +1,9 @@
 //! Segments as Wireshark sees them: a third implementation, and the one that operators trust.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 
-use common::{Network, Tcp, payload};
+use crate::common::{Network, Tcp, payload};
 use offload::{Gso, GsoKind, MAX_HEADER, Segmenter};
 use wire::headers::Headers;
 

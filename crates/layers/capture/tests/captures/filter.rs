@@ -1,10 +1,8 @@
 //! What each part of the filter language takes, and how other text is refused.
 
-mod common;
-
+use crate::common::frames::{Network, Tcp};
+use crate::common::tcp_frame;
 use capture::{Direction, Filter, FilterError, Packet};
-use common::frames::{Network, Tcp};
-use common::tcp_frame;
 use port::{DropReason, Frame, HEADER_MAX, Outcome, Ticket};
 use port_testing::frame;
 use proptest::prelude::*;
@@ -325,7 +323,7 @@ proptest! {
     }
 
     #[test]
-    fn a_filter_accepts_any_frame_without_panic(network in common::frames::network(), cut in 0usize..60) {
+    fn a_filter_accepts_any_frame_without_panic(network in crate::common::frames::network(), cut in 0usize..60) {
         let tcp = Tcp { seq: 1, flags: 0, options: 0 };
         let bytes = network.tcp_frame(&tcp, &[0; 9]);
         let mut frame = Frame::empty();

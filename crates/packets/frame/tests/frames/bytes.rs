@@ -1,11 +1,9 @@
 //! Every way to a frame's bytes gives the same bytes, wherever they lie.
 
-mod common;
-
 use std::ops::Range;
 use std::sync::Arc;
 
-use common::{At, Pages, Sender, fragments, granted, mapped, noise};
+use crate::common::{At, Pages, Sender, fragments, granted, mapped, noise};
 use frame::{
     Body, Bounce, Fragment, Frame, Gather, Linear, Memory, Outcome, Place, ScatterList, WINDOW,
     linearise,
@@ -178,7 +176,7 @@ proptest! {
                 (Place::Region { index, .. }, 0) => *index = 2,
                 (Place::Region { offset, .. }, 1) => *offset = u64::MAX - 5,
                 (Place::Region { offset, .. }, _) => {
-                    *offset = (common::PAGES * PAGE_SIZE) as u64 + 1 - u64::from(*len);
+                    *offset = (crate::common::PAGES * PAGE_SIZE) as u64 + 1 - u64::from(*len);
                 }
             }
             for way in every_way(&frame, &sender, &[4096]) {
@@ -199,12 +197,12 @@ proptest! {
         let any: &dyn std::any::Any = &**memory;
         let peer: &Pages = any.downcast_ref().unwrap();
         // The same bytes at places in the opposite order.
-        let region = Region::anonymous(common::PAGES * PAGE_SIZE).unwrap();
-        let mut grefs = vec![None; common::PAGES];
+        let region = Region::anonymous(crate::common::PAGES * PAGE_SIZE).unwrap();
+        let mut grefs = vec![None; crate::common::PAGES];
         for fragment in &mut frame.fragments {
             let Place::Grant(granted) = &mut fragment.place else { unreachable!() };
             let page = peer.find(hypervisor::Granted { offset: 0, ..*granted }, 1).unwrap();
-            let place = common::PAGES - 1 - page / PAGE_SIZE;
+            let place = crate::common::PAGES - 1 - page / PAGE_SIZE;
             Region::copy_between(&peer.0, page, &region, place * PAGE_SIZE, PAGE_SIZE).unwrap();
             granted.mapped = Some(u16::try_from(place).unwrap());
             grefs[place] = if stale { Some(GrantRef(7)) } else { Some(granted.gref) };

@@ -1,8 +1,6 @@
 //! UDP segmentation against a segmenter that builds each datagram byte by byte, and against frames that contradict themselves.
 
-mod common;
-
-use common::{Network, l3_offset, network, parse, payload, transport_checksums};
+use crate::common::{Network, l3_offset, network, parse, payload, transport_checksums};
 use offload::{Error, Gso, GsoKind, MAX_HEADER, Segmenter};
 use proptest::prelude::*;
 use wire::headers::Headers;
@@ -179,8 +177,8 @@ fn identifications_wrap() {
 fn contradictions_are_refused() {
     let v4 = plain().udp_frame((1, 2), &payload(100));
     let v6 = Network { v6: true, ..plain() }.udp_frame((1, 2), &payload(100));
-    let tcp_frame = |tcp: common::Tcp| plain().tcp_frame(&tcp, &payload(100));
-    let tcp = tcp_frame(common::Tcp { seq: 1, flags: 0x18, options: 0 });
+    let tcp_frame = |tcp: crate::common::Tcp| plain().tcp_frame(&tcp, &payload(100));
+    let tcp = tcp_frame(crate::common::Tcp { seq: 1, flags: 0x18, options: 0 });
     let (udp_v4, udp_v6) =
         (Gso { kind: GsoKind::UdpV4, size: 50 }, Gso { kind: GsoKind::UdpV6, size: 50 });
     assert_eq!(refusal(&v4, udp_v6), Error::GsoKind);

@@ -1,8 +1,6 @@
 //! Merged frames against a naive model: segmented again, they are the frames that came, bit by bit; and all is merged that may be.
 
-mod common;
-
-use common::{ALL, Batch, Bed, Segment};
+use crate::common::{ALL, Batch, Bed, Segment};
 use offload::{Checksum, Gso, GsoKind, MAX_HEADER, Segmenter};
 use port::{Frame, Outcome};
 use proptest::prelude::*;

@@ -1,8 +1,6 @@
 //! Checksums against etherparse.
 
-mod common;
-
-use common::{Network, network, parse, payload, tcp, transport_checksums};
+use crate::common::{Network, network, parse, payload, tcp, transport_checksums};
 use offload::{Error, blank_checksum, complete_checksum, complete_checksum_at};
 use proptest::prelude::*;
 use wire::headers::{ChecksumLocation, Headers};

@@ -1,12 +1,9 @@
 //! A device that is killed at any moment: the next one completes what was in flight, once and in order.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod common;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{DATA, LEN, addresses, memory, options, setup};
+use crate::common::{DATA, LEN, addresses, memory, options, setup};
 use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Driver, Offered};

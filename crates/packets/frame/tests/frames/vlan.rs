@@ -1,7 +1,5 @@
 //! Tags that come and go, beside a naive model that moves bytes.
 
-mod common;
-
 use frame::{Frame, HEADER_MAX};
 use offload::vnet::Unsupported;
 use offload::{Checksum, Features};

@@ -1,13 +1,11 @@
 //! The stream as Wireshark reads it.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::{Port, file_of, gso_frame, start, tcp_frame};
 use capture::{CapturePoint, Options};
-use common::{Port, file_of, gso_frame, start, tcp_frame};
 use port::{DropReason, Outcome};
 
 /// A capture file, which is removed in the end.

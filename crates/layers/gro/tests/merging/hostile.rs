@@ -1,13 +1,11 @@
 //! What a sender cannot do by its segments, and what becomes of frames whose receiver does not take them.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use common::{ALL, Batch, Bed, Segment};
+use crate::common::{ALL, Batch, Bed, Segment};
 use offload::{Checksum, Features};
 use port::{
     Body, Broken, DropReason, Egress, FRAME_MAX, Fragment, Layer, Lent, Merging, Offer, Outcome,

@@ -1,11 +1,9 @@
 //! The device against a plain driver: every chain arrives once, whole and in order, comes back once and in order, and
 //! no notification that the other side needs is left out.
 
-mod common;
-
 use std::collections::VecDeque;
 
-use common::{DATA, LEN, TABLES, USER, World, addresses, options, setup, start, world};
+use crate::common::{DATA, LEN, TABLES, USER, World, addresses, options, setup, start, world};
 use proptest::prelude::*;
 use virtqueue::driver::{Offered, Table, Used};
 use virtqueue::{Buffer, Chain, Layout, Queue, RingSetup, SetupError, Single};
@@ -314,7 +312,7 @@ fn a_device_asks_to_be_notified_of_more_than_it_has_seen() {
 
 #[test]
 fn a_ring_that_cannot_be_is_refused() {
-    let memory = common::memory();
+    let memory = crate::common::memory();
     let queue = |layout, size, at: virtqueue::RingAddresses, position| {
         let setup = RingSetup { at, size, position, options: options(layout, true) };
         Queue::new(memory.clone(), setup).map(drop)

@@ -1,8 +1,5 @@
 //! The device is another process, which is killed again and again in the middle of its work.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-mod common;
-
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{DATA, LEN, USER, addresses, options, setup};
+use crate::common::{DATA, LEN, USER, addresses, options, setup};
 use shm::{PageSize, Region};
 use virtqueue::driver::{Driver, Offered};
 use virtqueue::{Chain, GuestMemory, InflightLog, Layout, Queue, Range};
@@ -54,7 +51,7 @@ fn device() {
 fn spawn(layout: &str, file: &OwnedFd) -> Child {
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "device"]).env(VARIABLE, format!("{layout} {path}"));
+    command.args(["--exact", "killed::device"]).env(VARIABLE, format!("{layout} {path}"));
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 

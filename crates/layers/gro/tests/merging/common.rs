@@ -1,7 +1,5 @@
 //! TCP segments in memory, a port that takes merged ones, and what arrives there.
 
-#![allow(dead_code, reason = "each test file uses what it needs")]
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -1,0 +1,6 @@
+//! Merged segments: of honest senders, beside a model, and of hostile ones.
+
+mod common;
+
+mod hostile;
+mod model;

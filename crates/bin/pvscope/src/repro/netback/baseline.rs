@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 const BANDS: (f64, f64) = (2.5, 5.0);
 /// The same between guests, where TCP has two courses.
 const BETWEEN_GUESTS: (f64, f64) = (10.0, 15.0);
-/// Shares that are smaller than this part of the total are not compared.
-const LEAST: f64 = 0.05;
+/// A share that changes by less than this part of the total has not changed: with each course of TCP a small one is another.
+const LEAST: f64 = 0.01;
 
 /// The costs of workloads, and what they depend on.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,7 +133,7 @@ pub fn differences(before: &Cost, now: &Cost) -> Vec<String> {
     compared.extend(Share::ALL.iter().flat_map(|one| rows(&[*one], one.name(), share)));
     let differing = compared.into_iter().filter_map(|(what, before, now, all, band)| {
         let change = 100.0 * (now - before) / before.max(f64::MIN_POSITIVE);
-        let matters = before.max(now) >= all * LEAST && change.abs() > band;
+        let matters = (now - before).abs() >= all * LEAST && change.abs() > band;
         matters.then_some((what, before, now, change))
     });
     let workload = &now.workload;
@@ -191,6 +191,14 @@ mod tests {
         let programs = now.shares.get_mut(Share::Dom0Programs.name()).unwrap();
         programs.instructions *= 1.04;
         assert_eq!(differences(&before, &now), [""; 0], "within the band");
+        let of = |instructions: f64| {
+            let mut cost = before.clone();
+            let programs = cost.shares.get_mut(Share::Dom0Programs.name()).unwrap();
+            programs.instructions = instructions;
+            cost
+        };
+        assert_eq!(differences(&of(4.0), &of(4.8)), [""; 0], "less than a hundredth of all");
+        assert_eq!(differences(&of(4.0), &of(5.0)).len(), 1);
         now.shares.get_mut(Share::Dom0Programs.name()).unwrap().instructions *= 1.04;
         let found = differences(&before, &now);
         assert_eq!(found.len(), 1, "{found:?}");

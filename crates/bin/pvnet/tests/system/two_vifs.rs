@@ -179,7 +179,7 @@ fn options_of_a_guest_name_its_interfaces() {
             &["--address", "eth2=10.78.3.254/24"][..],
             "no interface \"eth2\" (there are: eth0, eth1)",
         ),
-        (&["--device", "a", "--device", "b", "--device", "c"], "there are 2 interfaces"),
+        (&["--device", "a", "--device", "b", "--device", "c"], "the number of interfaces is 2"),
     ] {
         wait("the guest's end", gone);
         let why = refusal(flags);

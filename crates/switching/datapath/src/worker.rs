@@ -326,9 +326,10 @@ impl Worker {
         // What was foreseen is kept until the next poll for events: one of this slot tells of more frames.
         self.expected = self.expected.filter(|_| is_foreseen);
         if let Some(Some(slot)) = self.slots.get_mut(after) {
-            match frames {
-                frames if is_foreseen && frames != 1 => slot.foresight.was_wrong(),
-                frames => slot.foresight.followed(index, frames),
+            if is_foreseen && frames != 1 {
+                slot.foresight.was_wrong();
+            } else {
+                slot.foresight.followed(index, frames);
             }
         }
     }

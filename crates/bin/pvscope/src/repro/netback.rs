@@ -46,11 +46,11 @@ pub struct NetbackArgs {
     /// change that explains it.
     #[arg(long, requires = "baseline")]
     update: bool,
-    /// Write the table of ratios to this page, between two comments there.
-    #[arg(long, value_name = "FILE")]
+    /// Write the table of ratios of all pairs to this page, between two comments there.
+    #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
     page: Option<PathBuf>,
     /// Write the tables of all counts to this page, the same way.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
     tables: Option<PathBuf>,
 }
 

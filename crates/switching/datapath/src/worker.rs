@@ -3,6 +3,7 @@
 mod commands;
 mod event_polls;
 mod events;
+mod expected;
 
 use std::fs::File;
 use std::io;
@@ -27,6 +28,7 @@ use crate::slot::Slot;
 use crate::work::Work;
 use crate::worker_state::{WorkerHandle, WorkerState, WorkerThread};
 use event_polls::EventPolls;
+use expected::Expected;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.
 pub(crate) const MAX: usize = 64;
@@ -84,17 +86,8 @@ pub(crate) struct Worker {
     polled: Instant,
     /// The slot that had the last turn, if nothing is left to do.
     last: Option<usize>,
+    /// The slot whose turn comes because of an earlier one.
     expected: Option<Expected>,
-}
-
-/// A slot that has its turn because of another one's.
-#[derive(Clone, Copy)]
-struct Expected {
-    slot: usize,
-    /// The slot that had its turn before.
-    after: usize,
-    /// Whether its turn comes before its event was polled for. Otherwise its event was the only one.
-    is_foreseen: bool,
 }
 
 impl Worker {
@@ -304,36 +297,6 @@ impl Worker {
         self.shared.doorbells[self.number].ring();
     }
 
-    /// With nothing left to do: gives a queue a turn that always has a frame after the last turn. Returns whether there is one.
-    fn foresees(&mut self) -> bool {
-        let Some(last) = self.last else { return false };
-        let next = self.slots[last].as_ref().and_then(|slot| slot.foresight.next());
-        let Some(next) = next.filter(|next| *next != last) else { return false };
-        let has_turn = self.slots.get_mut(next).and_then(Option::as_mut).is_some_and(Slot::foresee);
-        let expected = Expected { slot: next, after: last, is_foreseen: true };
-        self.expected = has_turn.then_some(expected);
-        has_turn
-    }
-
-    /// The queue of slot `index` had a turn with this many frames: the slot that had its turn before learns from it.
-    #[inline]
-    fn learn(&mut self, index: usize, frames: usize) {
-        let Some(Expected { after, is_foreseen, .. }) =
-            self.expected.filter(|expected| expected.slot == index)
-        else {
-            return;
-        };
-        // What was foreseen is kept until the next poll for events: one of this slot tells of more frames.
-        self.expected = self.expected.filter(|_| is_foreseen);
-        if let Some(Some(slot)) = self.slots.get_mut(after) {
-            if is_foreseen && frames != 1 {
-                slot.foresight.was_wrong();
-            } else {
-                slot.foresight.followed(index, frames);
-            }
-        }
-    }
-
     /// Whether no active queue has work, and no task is active.
     #[inline]
     fn is_dry(&mut self) -> bool {
@@ -456,8 +419,7 @@ impl Worker {
     /// One pass over one queue, if it is active.
     fn poll(&mut self, index: usize, now: Instant) -> Turn {
         let is_replaced = self.is_replaced();
-        let is_foreseen =
-            self.expected.is_some_and(|expected| expected.is_foreseen && expected.slot == index);
+        let is_foreseen = self.is_foreseen(index);
         let slot = self.slots[index].as_mut().filter(|slot| slot.active && !is_replaced);
         let Some(slot) = slot else { return Turn::Dry };
         self.activity.serve(slot.entry.port.serial());

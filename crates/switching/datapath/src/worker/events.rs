@@ -8,7 +8,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use tracing::error;
 
-use super::{DOORBELL, Expected, Worker};
+use super::{DOORBELL, Worker};
 use crate::inbox::Inbox;
 use crate::slot::Slot;
 
@@ -86,24 +86,6 @@ impl Worker {
             }
         }
         true
-    }
-
-    /// Notes what these events say of the turns before them.
-    fn expect(&mut self, events: &[epoll::Event]) {
-        let slot = |event: &epoll::Event| Slot::of_token(event.data.u64());
-        if let Some(expected) = self.expected.take().filter(|expected| expected.is_foreseen)
-            && events.iter().any(|event| slot(event) == expected.slot)
-            && let Some(Some(slot)) = self.slots.get_mut(expected.after)
-        {
-            slot.foresight.was_wrong();
-        }
-        let ([event], Some(after)) = (events, self.last) else { return };
-        let next = slot(event);
-        let follower = self.slots.get(next).and_then(Option::as_ref);
-        let has_frames = follower.is_some_and(|slot| slot.is_of_frames(event.data.u64()));
-        if has_frames && next != after {
-            self.expected = Some(Expected { slot: next, after, is_foreseen: false });
-        }
     }
 
     /// Activates the queues whose frames wait for room, or for which there are frames in their port's inbox.

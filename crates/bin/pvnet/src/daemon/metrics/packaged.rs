@@ -257,7 +257,7 @@ fn every_metric_is_in_the_table_of_the_operations_page() {
 /// Numbers of a port's status that are no metrics, alone or as a part of it, and why not.
 const NOT_MEASURED: &[(&str, &str)] = &[
     ("/domain", "a name"),
-    ("/last_disabled", "the log has it, and pvnet_port_up says that it is down"),
+    ("/last_disabled", "an event, which the log has"),
     ("/vlans", "names, from the configuration"),
     ("/memory", "takes /proc, which `pvnet status` reads and a scrape does not"),
     ("/persistent_grants/bound", "from the configuration"),

@@ -36,7 +36,7 @@ pub(crate) struct IngressQueue {
     parts: Box<Parts>,
     residence: Box<Residence>,
     /// Whether its turn comes before its event was taken: then it takes one frame.
-    pub(crate) is_foreseen: bool,
+    pub(crate) is_predicted: bool,
 }
 
 impl IngressQueue {
@@ -49,7 +49,7 @@ impl IngressQueue {
             waits,
             parts: Box::default(),
             residence: Box::default(),
-            is_foreseen: false,
+            is_predicted: false,
         }
     }
 
@@ -114,7 +114,7 @@ impl Carrier {
         held: &mut Held,
         now: Instant,
     ) -> Result<Progress, Broken> {
-        let all = if queue.is_foreseen { Budget::CALL } else { Budget::TURN };
+        let all = if queue.is_predicted { Budget::CALL } else { Budget::TURN };
         let IngressQueue { ingress, received, deliveries, waits, parts, residence, .. } = queue;
         received.clear();
         waits.begin(self.now);

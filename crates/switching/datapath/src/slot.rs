@@ -11,9 +11,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
-use crate::foresight::Foresight;
 use crate::inbox::Inbox;
 use crate::port::{IngressId, Port};
+use crate::prediction::Prediction;
 use crate::times::Busy;
 use crate::wake_ups::WakeUps;
 use crate::work::Work;
@@ -98,7 +98,7 @@ pub(crate) struct Slot {
     empty_events: u32,
     last_work: Instant,
     /// What follows its turns.
-    pub(crate) foresight: Foresight,
+    pub(crate) prediction: Prediction,
     /// How long the last turn was, and when it ended, if that is not recorded yet.
     pub(crate) ended: Option<(Duration, Instant)>,
     pub(crate) account: Account,
@@ -125,7 +125,7 @@ impl Slot {
             rests: false,
             empty_events: 0,
             last_work: Instant::now(),
-            foresight: Foresight::default(),
+            prediction: Prediction::default(),
             ended: None,
             account: Account::default(),
         })
@@ -201,7 +201,7 @@ impl Slot {
     }
 
     /// Gives it a turn for a frame whose event was not taken, if it waits for that. Returns whether it does.
-    pub(crate) fn foresee(&mut self) -> bool {
+    pub(crate) fn activate_predicted(&mut self) -> bool {
         let waits = !self.active && !self.blocked && !self.rests && self.is_of_frames(self.token);
         self.active |= waits;
         waits

@@ -265,7 +265,7 @@ impl Worker {
                 self.carrier.begin(now);
                 self.last = self.unended.map(|(index, _)| index);
                 self.turn_ended(now);
-                if self.event_polls.may_postpone() && self.foresees() {
+                if self.event_polls.may_postpone() && self.predicts() {
                     self.event_polls.round_ended(true);
                     self.ended = Some(now);
                     continue;
@@ -419,7 +419,7 @@ impl Worker {
     /// One pass over one queue, if it is active.
     fn poll(&mut self, index: usize, now: Instant) -> Turn {
         let is_replaced = self.is_replaced();
-        let is_foreseen = self.is_foreseen(index);
+        let is_predicted = self.is_predicted(index);
         let slot = self.slots[index].as_mut().filter(|slot| slot.active && !is_replaced);
         let Some(slot) = slot else { return Turn::Dry };
         self.activity.serve(slot.entry.port.serial());
@@ -430,7 +430,7 @@ impl Worker {
         let done = match &mut *work {
             Work::Carry { queue, ingress, .. } => {
                 let (port, carrier, held) = (&slot.entry.port, &self.carrier, &mut self.held);
-                ingress.is_foreseen = is_foreseen;
+                ingress.is_predicted = is_predicted;
                 // What others have for its port comes first.
                 let inbox = slot.inbox().filter(|inbox| inbox.has_work());
                 let before = inbox.map(|inbox| carrier.empty_inbox(port, *queue, inbox, held));
@@ -456,9 +456,9 @@ impl Worker {
             Progress::Worked { frames, bytes } => {
                 work.worked(frames);
                 let (armed, due) = (work.after_turn(now), work.due());
-                // After a turn that was foreseen, its event tells of more frames.
+                // After a turn that was predicted, its event tells of more frames.
                 let is_drained = self.poller.limit().is_zero() && work.is_drained()
-                    || is_foreseen && work.is_empty();
+                    || is_predicted && work.is_empty();
                 drop(work);
                 slot.worked(now);
                 self.poller.worked(frames, bytes, || now);
@@ -482,7 +482,7 @@ impl Worker {
             Progress::Dry | Progress::Blocked => {}
         }
         drop(work);
-        if is_foreseen {
+        if is_predicted {
             self.learn(index, 0);
         }
         self.arm(index, now);

@@ -4,36 +4,36 @@
 //! this was so again and again, the worker reads there at once: one call less, to poll for events. The read takes one frame, and
 //! not one more to find the end: the event was not taken, so the next poll for events tells whether there are more.
 
-/// After so many times it is foreseen.
+/// After so many times it is predicted.
 const SURE: u16 = 8;
-/// So many times it takes at most, after it was foreseen in vain.
+/// The most times it takes, after mispredictions.
 const SURE_MAX: u16 = 1024;
 
 /// What follows a queue's turns.
 #[derive(Debug)]
-pub(crate) struct Foresight {
+pub(crate) struct Prediction {
     /// The slot of the queue that was heard of last.
     next: usize,
     /// How often in a row it alone was heard of, with a single frame.
     times: u16,
-    /// How often that must be before it is foreseen.
+    /// How often that must be before it is predicted.
     sure: u16,
 }
 
-impl Default for Foresight {
+impl Default for Prediction {
     fn default() -> Self {
         Self { next: 0, times: 0, sure: SURE }
     }
 }
 
-impl Foresight {
+impl Prediction {
     /// The slot of the queue that has a frame now.
     #[inline]
     pub(crate) fn next(&self) -> Option<usize> {
         (self.times >= self.sure).then_some(self.next)
     }
 
-    /// After a turn, only the queue of this slot was heard of, or it was foreseen, and it had `frames` frames.
+    /// After a turn, only the queue of this slot was heard of, or it was predicted, and it had `frames` frames.
     pub(crate) fn followed(&mut self, next: usize, frames: usize) {
         self.times = match (self.next == next, frames) {
             (true, 1) => self.sure.min(self.times + 1),
@@ -43,7 +43,7 @@ impl Foresight {
         self.next = next;
     }
 
-    /// It was foreseen in vain: there was no frame, or there were more.
+    /// It was mispredicted: there was no frame, or there were more.
     pub(crate) fn was_wrong(&mut self) {
         (self.times, self.sure) = (0, SURE_MAX.min(self.sure * 2));
     }
@@ -54,32 +54,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_always_follows_is_foreseen_and_errors_become_rare() {
-        let mut foresight = Foresight::default();
+    fn what_always_follows_is_predicted_and_errors_become_rare() {
+        let mut prediction = Prediction::default();
         let mut wrong = 0;
         for _ in 0..10_000 {
-            if foresight.next() == Some(7) {
-                foresight.was_wrong();
+            if prediction.next() == Some(7) {
+                prediction.was_wrong();
                 wrong += 1;
             } else {
-                foresight.followed(7, 1);
+                prediction.followed(7, 1);
             }
         }
         assert!((8..20).contains(&wrong), "{wrong}");
-        (0..SURE_MAX).for_each(|_| foresight.followed(7, 1));
-        assert_eq!(foresight.next(), Some(7));
-        foresight.followed(7, 2);
-        assert_eq!(foresight.next(), None);
+        (0..SURE_MAX).for_each(|_| prediction.followed(7, 1));
+        assert_eq!(prediction.next(), Some(7));
+        prediction.followed(7, 2);
+        assert_eq!(prediction.next(), None);
     }
 
     #[test]
-    fn neither_two_queues_in_turn_nor_batches_are_foreseen() {
-        let mut foresight = Foresight::default();
+    fn neither_two_queues_in_turn_nor_batches_are_predicted() {
+        let mut prediction = Prediction::default();
         for n in 0..100 {
-            foresight.followed(n % 2, 1);
-            assert_eq!(foresight.next(), None);
+            prediction.followed(n % 2, 1);
+            assert_eq!(prediction.next(), None);
         }
-        (0..100).for_each(|_| foresight.followed(1, 2));
-        assert_eq!(foresight.next(), None);
+        (0..100).for_each(|_| prediction.followed(1, 2));
+        assert_eq!(prediction.next(), None);
     }
 }

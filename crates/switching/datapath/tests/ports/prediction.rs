@@ -190,7 +190,7 @@ impl Way {
 fn a_lone_frame_is_read_once() {
     let way = Way::new();
     let reads = |frames: Range<u32>| frames.map(|n| way.send(n..n + 1)).sum::<usize>();
-    // Until it is foreseen.
+    // Until it is predicted.
     assert!(reads(0..40) > 40);
     let reads = reads(40..140);
     assert!((100..120).contains(&reads), "{reads}");
@@ -201,14 +201,14 @@ fn no_frame_of_a_batch_is_left() {
     let way = Way::new();
     let mut next = 0;
     for round in 0..400 {
-        // Lone frames for long enough that each is foreseen, and then more at once.
+        // Lone frames for long enough that each is predicted, and then more at once.
         let count = if round % 40 == 39 { 2 + round / 40 } else { 1 };
         way.send(next..next + count);
         next += count;
     }
 }
 
-/// Two devices send a frame to each other for ever, so each turn is foreseen: the worker still hears of others, and of commands.
+/// Two devices send a frame to each other for ever, so each turn is predicted: the worker still hears of others, and of commands.
 #[test]
 fn a_frame_that_circulates_starves_nobody() {
     let switch = switch();

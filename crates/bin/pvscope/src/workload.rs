@@ -18,6 +18,7 @@ use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
 
 use crate::error::Error;
 use crate::mark;
+use crate::run::PVNET;
 
 pub use variation::Variation;
 
@@ -278,7 +279,8 @@ impl Workload {
         pvnet: Option<PathBuf>,
         variation: &Variation,
     ) -> Result<Batch> {
-        let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
+        let file = |path| Ok(HostFile::new(path)?.at(PVNET));
+        let files = pvnet.into_iter().map(file).collect::<Result<_>>()?;
         let programs = mark::programs();
         let Variation { xen_append, guest_config, pause, script, guest_script, .. } = variation;
         let xen_arguments = xen_append.clone();

@@ -18,7 +18,7 @@ use crate::provenance::{self, program};
 use crate::record::RecordArgs;
 use crate::snapshot::{self, SnapshotArgs};
 use crate::watch::Watch;
-use crate::workload::{Variation, Workload};
+use crate::workload::{PVNET, Variation, Workload};
 
 /// Arguments of `pvscope run`.
 #[derive(Args)]
@@ -57,8 +57,6 @@ const EXAMPLES: &str = "Examples:
   pvscope run --guest-report console.log -- qemu-system-x86_64 -m 1G -kernel vmlinuz -initrd initrd.img \\
       -append 'console=ttyS0 nokaslr' -nodefaults -display none -serial file:console.log";
 
-/// The path of pvnet in a guest.
-pub const PVNET: &str = "/usr/local/bin/pvnet";
 /// The default length of a recording.
 const MILLISECONDS: u32 = 200;
 

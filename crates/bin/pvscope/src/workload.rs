@@ -18,9 +18,11 @@ use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
 
 use crate::error::Error;
 use crate::mark;
-use crate::run::PVNET;
 
 pub use variation::Variation;
+
+/// The path of pvnet in a guest.
+pub const PVNET: &str = "/usr/local/bin/pvnet";
 
 /// The guest's address on the link, and the other guest's.
 const MAC: &str = "00:16:3e:00:00:02";

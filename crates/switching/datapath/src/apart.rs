@@ -83,7 +83,7 @@ impl Carrier {
         };
         // The port's own buffers are such memory too.
         let is_lent = offers.iter().any(|offer| offer.frame.lent.is_any());
-        match memory.can_sleep || is_lent {
+        match memory.can_sleep() || is_lent {
             false => put(body, offers),
             // Not while the inbox is locked.
             true => self.copy_first(body, offers, put),

@@ -386,7 +386,7 @@ impl Recipient<'_> {
         }
         let (group, offers) = (&group[..count], &mut offers[..count]);
         // Buffers that somebody else has lent are a third port's memory.
-        let is_lent = memory.borrows && memory.can_sleep;
+        let is_lent = memory.borrows && memory.can_sleep();
         let flush = match memory.is_left_for(its) || pass.port.is_suspect() || is_lent {
             false => carrier.hand_over(to, queue, *body, offers),
             true => carrier.deliver_copies(to, queue, *body, offers),

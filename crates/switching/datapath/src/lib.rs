@@ -72,7 +72,7 @@ pub use histogram::Distribution;
 pub use loads::{QueueLoad, QueueName, Shares, WorkerLoad};
 pub use moves::{Balance, BalanceRule, MoveError, MoveReason, PastMove, QueueMove};
 pub use placement::Workers;
-pub use port::{IngressId, Port, PortMemory};
+pub use port::{IngressId, MemorySleep, Port, PortMemory};
 pub use shared::{Cause, Failure, FailureSink, Sleep, SleepSink};
 pub use sleepers::LivenessCheck;
 pub use switch::TeachError;

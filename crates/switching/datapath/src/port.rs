@@ -33,25 +33,43 @@ pub struct IngressId {
 /// delivered by the turns of its own port (`inbox.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortMemory {
-    /// A thread that touches it may sleep for as long as its owner likes.
-    pub can_sleep: bool,
+    /// When a thread sleeps that touches it.
+    pub sleep: MemorySleep,
     /// Other queues take the places of those with which a thread sleeps in another port's memory.
     pub is_replaceable: bool,
     /// Its frames may lie in buffers that another port lends: in memory in which a thread can sleep, for whoever else gets them.
     pub borrows: bool,
 }
 
+/// When a thread sleeps that touches memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemorySleep {
+    /// Never: pages that a Xen guest has granted, and buffers of devices. Beside other memory workers are watched.
+    Never,
+    /// When the system has swapped it out.
+    #[default]
+    Swapped,
+    /// For as long as its owner likes.
+    AtWill,
+}
+
 impl PortMemory {
+    /// Whether its owner can make a thread sleep.
+    #[inline]
+    pub(crate) fn can_sleep(self) -> bool {
+        self.sleep == MemorySleep::AtWill
+    }
+
     /// Whether frames from here to there are copied before the other queue is locked.
     #[inline]
     pub(crate) fn is_left_for(self, to: Self) -> bool {
-        self.can_sleep && !to.is_replaceable
+        self.can_sleep() && !to.is_replaceable
     }
 
     /// Whether frames from here to there are delivered by the other port's turns.
     #[inline]
     pub(crate) fn avoids(self, to: Self) -> bool {
-        to.can_sleep && !self.is_replaceable
+        to.can_sleep() && !self.is_replaceable
     }
 }
 
@@ -181,7 +199,7 @@ impl Port {
 
     /// The same with such memory. None of its queues may be used before.
     pub(crate) fn with_memory(self, memory: PortMemory) -> Self {
-        let inboxes = if memory.can_sleep { self.egress.len() } else { 0 };
+        let inboxes = if memory.can_sleep() { self.egress.len() } else { 0 };
         let inboxes = (0..inboxes).map(|_| Inbox::default()).collect();
         let lender = self.lent_memory(0).map(|memory| memory.lender);
         Self { memory, inboxes, lender, ..self }
@@ -195,7 +213,7 @@ impl Port {
 
     /// Whether a thread may have slept in its memory, or in that of another port whose frames it had in hand too. If so, no thread touches its
     /// memory together with that of others, which costs each frame a copy: the next [`Sleep`](crate::Sleep) says whose memory it is. Only for a
-    /// port whose memory [can sleep](PortMemory::can_sleep).
+    /// port whose memory lets threads sleep [at will](MemorySleep::AtWill).
     pub fn suspect(&self, is_suspect: bool) {
         let before = self.suspicion.load(Ordering::Relaxed);
         let state = match is_suspect {
@@ -249,8 +267,10 @@ impl Port {
 
     /// The memory in which frames of a port that [borrows](PortMemory::borrows) buffers lie, for this port.
     pub(crate) fn memory_of(&self, offers: &[Offer<'_>], from: PortMemory) -> PortMemory {
-        let can_sleep = offers.iter().any(|offer| self.is_from_others(offer.frame));
-        PortMemory { can_sleep: from.can_sleep || can_sleep, ..from }
+        match offers.iter().any(|offer| self.is_from_others(offer.frame)) {
+            true => PortMemory { sleep: MemorySleep::AtWill, ..from },
+            false => from,
+        }
     }
 
     /// Its number. Another port may get it after this one is detached.
@@ -505,7 +525,8 @@ mod tests {
     #[test]
     fn frames_in_its_own_buffers_need_no_inbox_and_overtake_none_there() {
         let port = Port::new(PortId(0), 1, "red", vec![Box::new(Lending)], StormControl::new(0));
-        let port = port.with_memory(PortMemory { can_sleep: true, ..PortMemory::default() });
+        let memory = PortMemory { sleep: MemorySleep::AtWill, ..PortMemory::default() };
+        let port = port.with_memory(memory);
         let inbox = port.inbox(0).unwrap();
         let [its, others, none] = [Some(7), Some(8), None].map(|lender| {
             let mut frame = Frame::empty();

@@ -1,7 +1,7 @@
 //! What the workers of a datapath share: the ports, the switch's table, the clock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
 
 use crate::activity::TICK;
 use crate::domains::Domains;
-use crate::port::{Peer, Port, PortMemory};
+use crate::port::{MemorySleep, Peer, Port, PortMemory};
 use crate::{Config, Datapath};
 
 /// Addresses that the table of one VLAN can hold.
@@ -104,6 +104,12 @@ pub(crate) struct FloodBudget {
 }
 
 impl Ports {
+    /// Whether a worker may sleep in the memory of one of them.
+    fn may_sleep(&self) -> bool {
+        let mut all = self.list.iter().flatten().chain(&self.leaving);
+        all.any(|port| port.memory().sleep != MemorySleep::Never)
+    }
+
     #[inline]
     pub(crate) fn get(&self, PortId(port): PortId) -> Option<&Arc<Port>> {
         self.list.get(usize::from(port))?.as_ref()
@@ -168,6 +174,8 @@ pub(crate) struct Shared {
     pub(crate) snooping: Snooping,
     /// Of the thread that watches for workers that sleep.
     pub(crate) sleepers: Alarm,
+    /// Whether a worker may sleep in the memory of a port, so that it is watched while it works.
+    watches: AtomicBool,
     pub(crate) on_sleep: OnceLock<SleepSink>,
 }
 
@@ -206,6 +214,7 @@ impl Shared {
             cpus: cpus.as_slice().into(),
             snooping: Snooping::default(),
             sleepers,
+            watches: AtomicBool::default(),
             on_sleep: OnceLock::new(),
         }
     }
@@ -230,9 +239,21 @@ impl Shared {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         let mut copy = Ports::clone(&ports);
         let result = change(&mut copy);
+        let watches = copy.may_sleep();
         *ports = Arc::new(copy);
+        let watched = self.watches.swap(watches, Ordering::SeqCst);
         self.generation.fetch_add(1, Ordering::Release);
+        if watches && !watched {
+            // A worker that works has not set the alarm.
+            self.sleepers.ring();
+        }
         result
+    }
+
+    /// Whether workers are watched while they work.
+    #[inline]
+    pub(crate) fn watches(&self) -> bool {
+        self.watches.load(Ordering::Acquire)
     }
 
     /// Adds a port.

@@ -5,6 +5,9 @@
 //! queue of that turn, and the queue to which its frames go, wait for is their own; nobody else waits longer than a [`TICK`] and the checks that follow
 //! it, or until a [`LONG_TURN`] is noticed.
 //!
+//! Where no memory lets a thread sleep ([`MemorySleep::Never`](crate::MemorySleep::Never)), working workers are not watched: on a Xen host, whose guests
+//! all have one processor, each check took 58,000 model cycles from what runs there (`docs/xen-cost.md`).
+//!
 //! It also rings workers that have something to do some time after an instant ([`Armed::AsleepPast`](port::Armed::AsleepPast)): on Xen, a
 //! timer that is set and cancelled around each frame of a conversation costs more than these rare rings.
 //!
@@ -32,6 +35,8 @@ const SHORT_TICK: Duration = Duration::from_micros(250);
 const ASLEEP: u32 = 3;
 /// So is one that has used this CPU time in one turn, a hundred times what a turn should take.
 const LONG_TURN: Duration = Duration::from_millis(20);
+/// How often it checks whether workers that sleep must be rung, where those that work are not watched.
+const RING_TICK: Duration = Duration::from_millis(10);
 /// After this many checks without a busy worker it sleeps until a [`TICK`] after one wakes up.
 const IDLE_CHECKS: u32 = 4;
 /// Checks over which short sleeps are counted, and how many of them make their ports suspect.
@@ -73,10 +78,14 @@ fn run(shared: &Arc<Shared>, is_over: &AtomicBool, mut workers: Vec<WatchedWorke
     let mut idle = 0;
     while !is_over() {
         if idle < IDLE_CHECKS {
-            let someone_sleeps = workers.iter().any(|worker| worker.asleep > 0);
-            std::thread::park_timeout(if someone_sleeps { SHORT_TICK } else { TICK });
+            let tick = match workers.iter().any(|worker| worker.asleep > 0) {
+                true => SHORT_TICK,
+                false if shared.watches() => TICK,
+                false => RING_TICK,
+            };
+            std::thread::park_timeout(tick);
         } else {
-            let works = || workers.iter().any(WatchedWorker::is_awaited);
+            let works = || workers.iter().any(|worker| worker.is_awaited(shared));
             shared.sleepers.doze_until(|| works() || is_over());
             idle = 0;
             // What is found then began when the alarm was set.
@@ -144,10 +153,11 @@ impl WatchedWorker {
         }
     }
 
-    /// Whether the worker works, or waits for a ring.
-    fn is_awaited(&self) -> bool {
+    /// Whether the worker works and is watched, or waits for a ring.
+    fn is_awaited(&self, shared: &Shared) -> bool {
         let is_awaited = |thread: &WorkerThread| {
-            thread.activity.round().is_some() || thread.activity.past().is_some()
+            let works = thread.activity.round().is_some();
+            works && shared.watches() || thread.activity.past().is_some()
         };
         self.worker.with_thread(is_awaited) == Some(true)
     }
@@ -162,11 +172,12 @@ impl WatchedWorker {
         true
     }
 
-    /// Checks the worker. Returns whether it works, or waits for a ring.
+    /// Checks the worker. Returns whether it works and is watched, or waits for a ring.
     fn check(&mut self, shared: &Arc<Shared>) -> bool {
         let before = self.turn;
+        let watches = shared.watches();
         let seen = self.worker.with_thread(|thread| {
-            thread.activity.round()?;
+            thread.activity.round().filter(|_| watches)?;
             let turn = thread.activity.turn();
             let found = match thread.is_asleep() {
                 true => Found::Asleep(thread.cause()),
@@ -319,22 +330,53 @@ mod tests {
     use rustix::fs::MemfdFlags;
 
     use super::*;
-    use crate::Config;
+    use crate::{Config, MemorySleep, PortMemory, PortParts};
+
+    /// A worker whose thread sleeps.
+    fn asleep() -> (WatchedWorker, Arc<crate::activity::Activity>) {
+        let state = Arc::new(WorkerState::new(0, mpsc::channel().1));
+        let stat = File::from(rustix::fs::memfd_create("stat", MemfdFlags::CLOEXEC).unwrap());
+        stat.write_all_at(b"1 (worker-0) D 0", 0).unwrap();
+        let activity = Arc::<crate::activity::Activity>::default();
+        let (thread, join) = (activity.clone(), std::thread::spawn(|| ()));
+        let (wchan, schedstat) = (None, None);
+        state.set_thread(WorkerThread { id: 0, stat, wchan, schedstat, activity: thread, join });
+        (WatchedWorker::new(state), activity)
+    }
+
+    fn with_port(datapath: &Datapath, sleep: MemorySleep) -> PortId {
+        let memory = PortMemory { sleep, ..PortMemory::default() };
+        datapath.attach_member("port", PortParts { memory, ..PortParts::default() }, None).id()
+    }
+
+    #[test]
+    fn a_worker_that_works_is_watched_where_memory_lets_it_sleep() {
+        let (datapath, _) = Datapath::lockstep(&Config::default(), Box::new(|_| ())).unwrap();
+        let shared = &datapath.shared;
+        let (mut worker, activity) = asleep();
+        with_port(&datapath, MemorySleep::Never);
+        activity.begin_round(1);
+        assert!(!worker.is_awaited(shared) && !worker.check(shared));
+        // One that waits for a ring is rung nevertheless.
+        activity.rest(Some(Duration::from_secs(3600)));
+        assert!(worker.is_awaited(shared) && worker.check(shared));
+        activity.begin_round(2);
+        for sleep in [MemorySleep::Swapped, MemorySleep::AtWill] {
+            let port = with_port(&datapath, sleep);
+            assert!(worker.is_awaited(shared) && worker.check(shared));
+            datapath.detach(port);
+            assert!(!worker.is_awaited(shared) && !worker.check(shared));
+        }
+    }
 
     /// On a busy machine, or after the process was stopped, a check comes late.
     #[test]
     fn what_a_late_check_finds_first_is_no_long_sleep() {
         let (datapath, _) = Datapath::lockstep(&Config::default(), Box::new(|_| ())).unwrap();
-        let state = Arc::new(WorkerState::new(0, mpsc::channel().1));
-        let stat = File::from(rustix::fs::memfd_create("stat", MemfdFlags::CLOEXEC).unwrap());
-        stat.write_all_at(b"1 (worker-0) D 0", 0).unwrap();
-        let activity = Arc::<crate::activity::Activity>::default();
+        with_port(&datapath, MemorySleep::AtWill);
+        let (mut watched, activity) = asleep();
         activity.begin_round(1);
         activity.serve(7);
-        let (thread, join) = (activity.clone(), std::thread::spawn(|| ()));
-        let (wchan, schedstat) = (None, None);
-        state.set_thread(WorkerThread { id: 0, stat, wchan, schedstat, activity: thread, join });
-        let mut watched = WatchedWorker::new(state);
         let late = Duration::from_secs(1);
         let mut check = || {
             watched.checked = Instant::now().checked_sub(late).unwrap();

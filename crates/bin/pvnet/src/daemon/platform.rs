@@ -114,6 +114,11 @@ pub(super) trait Platform: Send + Sync {
         None
     }
 
+    /// Whether pages that guests grant are there until they are given back, whatever becomes of the guests.
+    fn grants_are_pinned(&self) -> bool {
+        false
+    }
+
     /// Sets how much memory the guest `name`, which is `domain`, should have.
     ///
     /// # Errors

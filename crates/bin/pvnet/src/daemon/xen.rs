@@ -74,6 +74,11 @@ impl Platform for XenPlatform {
         &self.backends
     }
 
+    /// By Xen. A toolstack that pages a guest out (xenpaging, which is not supported) has copies wait.
+    fn grants_are_pinned(&self) -> bool {
+        true
+    }
+
     fn meter(&self) -> &Arc<Meter> {
         self.xen.meter()
     }

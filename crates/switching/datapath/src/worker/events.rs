@@ -52,7 +52,9 @@ impl Worker {
         self.polled = now;
         if waits {
             self.activity.begin_round(self.rounds);
-            self.shared.sleepers.set();
+            if self.shared.watches() {
+                self.shared.sleepers.set();
+            }
             self.state.times.wakes(now.duration_since(self.shared.started));
         }
         match waited {

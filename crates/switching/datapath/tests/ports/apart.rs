@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datapath::{Datapath, PortMemory};
+use datapath::{Datapath, MemorySleep, PortMemory};
 use port::{DropReason, Outcome};
 use shm::Region;
 use switch::MacAddr;
@@ -12,8 +12,9 @@ use crate::memory::Lends;
 use crate::receiver::Receiver;
 use crate::{ALL, Plugged, Sender, Switch, plain, plug_with};
 
-const MACHINE: PortMemory = PortMemory { can_sleep: true, is_replaceable: true, borrows: false };
-const BALLOON: PortMemory = PortMemory { can_sleep: true, is_replaceable: false, borrows: false };
+const MACHINE: PortMemory =
+    PortMemory { sleep: MemorySleep::AtWill, is_replaceable: true, borrows: false };
+const BALLOON: PortMemory = PortMemory { is_replaceable: false, ..MACHINE };
 /// Lengths of frames: without a body, and with one in up to 16 fragments.
 const LENGTHS: [usize; 6] = [60, 128, 1514, 9000, 30_000, 65_000];
 /// The address of a guest.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use datapath::{MemorySleep, PortMemory};
 use port::{
     Armed, Body, Broken, Budget, Doorbell, Event, Ingress, IngressWrapper, Outcomes, Received,
     Window,
@@ -13,7 +14,7 @@ use shm::Region;
 
 use crate::common::{frame, wait_until};
 use crate::receiver::Receiver;
-use crate::{Switch, plain, plug};
+use crate::{Switch, plain, plug, plug_with};
 
 /// An ingress side that has frames later, and says when.
 struct Later {
@@ -59,24 +60,32 @@ impl IngressWrapper for Later {
 
 #[test]
 fn until_an_instant_and_no_earlier_unless_its_event_comes() {
-    waits_and_is_asked_again(Armed::Until, Duration::from_millis(200));
+    waits_and_is_asked_again(Armed::Until, Duration::from_millis(200), PortMemory::default());
 }
 
 /// Longer than whoever rings a worker polls on after it has last seen it busy.
 #[test]
 fn past_an_instant_for_which_no_timer_is_set() {
-    waits_and_is_asked_again(Armed::AsleepPast, Duration::from_millis(600));
+    waits_and_is_asked_again(Armed::AsleepPast, Duration::from_millis(600), PortMemory::default());
 }
 
-fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration) {
+/// The thread that rings does not watch the worker.
+#[test]
+fn past_an_instant_where_no_memory_lets_a_worker_sleep() {
+    let memory = PortMemory { sleep: MemorySleep::Never, ..PortMemory::default() };
+    waits_and_is_asked_again(Armed::AsleepPast, Duration::from_millis(600), memory);
+}
+
+fn waits_and_is_asked_again(says: fn(Instant) -> Armed, length: Duration, memory: PortMemory) {
     let switch = Switch::new(1);
     let delay = Arc::new(Mutex::new(None));
     let log = Arc::new(Mutex::new(Log::default()));
     let (sender, inner) = Sender::new();
     let later = Later { inner, delay: delay.clone(), says, log: log.clone() };
-    let a = plug(&switch.datapath, 0, (sender, Box::new(later)), Receiver::new());
+    let plug = |n, ingress| plug_with(&switch.datapath, n, memory, ingress, Receiver::new());
+    let a = plug(0, (sender, Box::new(later)));
     // Another port keeps the worker busy meanwhile, which changes nothing.
-    let b = plain(&switch.datapath, 1);
+    let b = plug(1, Sender::new());
     let arm = |length| {
         wait_until("the port's sleep", || log.lock().unwrap().asleep);
         *delay.lock().unwrap() = Some(length);

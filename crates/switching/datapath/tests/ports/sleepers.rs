@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::cpus::CpuList;
-use datapath::{Cause, Config, Datapath, PortMemory, Sleep, Workers};
+use datapath::{Cause, Config, Datapath, MemorySleep, PortMemory, Sleep, Workers};
 use hypervisor::Hypervisor;
 use port::{Broken, Egress, Outcome, Queue};
 use port_testing::{FakeEgress, Sender, Sent};
@@ -269,9 +269,11 @@ fn what_a_sleeper_finds_broken_is_not_the_queue_in_its_place() {
 }
 
 /// Memory in which a thread can sleep, of a port whose queues are replaced then.
-const CAN_SLEEP: PortMemory = PortMemory { can_sleep: true, is_replaceable: true, borrows: false };
+const CAN_SLEEP: PortMemory =
+    PortMemory { sleep: MemorySleep::AtWill, is_replaceable: true, borrows: false };
 /// An uplink with queues for single guests.
-const BORROWS: PortMemory = PortMemory { can_sleep: false, is_replaceable: true, borrows: true };
+const BORROWS: PortMemory =
+    PortMemory { sleep: MemorySleep::Swapped, is_replaceable: true, borrows: true };
 /// The addresses of the guests.
 const GUESTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
 

@@ -188,9 +188,7 @@ pub(in crate::daemon) trait Source: Send {
     }
 
     /// What a worker may find in its memory, and what becomes of its queues while one sleeps elsewhere.
-    fn memory(&self) -> PortMemory {
-        PortMemory { can_sleep: self.memory_in_use().is_some(), ..PortMemory::default() }
-    }
+    fn memory(&self) -> PortMemory;
 
     /// Gets new queues: a worker sleeps with this one's in the memory of another guest.
     fn renew(&mut self, _port: &Record, _datapath: &Datapath) {}

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use control_socket::{PortState, PortStatus, Reason, TableKind};
-use datapath::{Datapath, Port, PortMemory, PortParts};
+use datapath::{Datapath, MemorySleep, Port, PortMemory, PortParts};
 use netback::RxChannel;
 use port::Coalescing;
 use tracing::{info, warn};
@@ -272,7 +272,12 @@ impl Source for Uplink {
     fn memory(&self) -> PortMemory {
         // Its queues for single guests read into these guests' buffers.
         let borrows = self.config.queues == Queues::PerGuest;
-        PortMemory { borrows, ..PortMemory::default() }
+        // The other ends of those two have its memory too.
+        let sleep = match self.config.kind {
+            UplinkKind::VirtioUser | UplinkKind::Cdna => MemorySleep::Swapped,
+            _ => MemorySleep::Never,
+        };
+        PortMemory { sleep, is_replaceable: false, borrows }
     }
 
     fn prepare(&mut self, config: &Config) -> Result<(), String> {

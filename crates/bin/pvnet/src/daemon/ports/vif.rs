@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use control_socket::{IgnoredKey, PortState, PortStatus, Reason, TableKind, ToolstackStatus};
+use datapath::{MemorySleep, PortMemory};
 use netback::VifError;
 use tracing::{info, warn};
 use wire::ethernet::MacAddr;
@@ -269,6 +270,15 @@ impl Source for GuestInterface {
 
     fn memory_in_use(&self) -> Option<u64> {
         self.platform.memory_in_use(self.id.domain)
+    }
+
+    fn memory(&self) -> PortMemory {
+        let sleep = match self.platform.grants_are_pinned() {
+            true => MemorySleep::Never,
+            false if self.memory_in_use().is_some() => MemorySleep::AtWill,
+            false => MemorySleep::Swapped,
+        };
+        PortMemory { sleep, ..PortMemory::default() }
     }
 
     /// All interfaces of its guest are cut off: they have one memory.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use control_socket::{PortStatus, Reason, TableKind};
-use datapath::{Datapath, PortMemory};
+use datapath::{Datapath, MemorySleep, PortMemory};
 use seqpacket::remove_socket;
 use tracing::{info, warn};
 use vhost_user::{Condition, Link, Mode};
@@ -341,7 +341,7 @@ impl Source for VirtualMachine {
 
     /// Its rings are served anew.
     fn memory(&self) -> PortMemory {
-        PortMemory { can_sleep: true, is_replaceable: true, borrows: false }
+        PortMemory { sleep: MemorySleep::AtWill, is_replaceable: true, borrows: false }
     }
 
     /// Frames for it wait meanwhile.

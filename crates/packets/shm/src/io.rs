@@ -1,7 +1,7 @@
 //! Reads and writes of a descriptor straight to and from shared memory.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
 
@@ -47,13 +47,19 @@ impl Vectors {
         self.0.try_push(entry).map_err(|_| io::ErrorKind::InvalidInput.into())
     }
 
-    fn count(&self) -> libc::c_int {
-        // At most IOVECS_MAX.
-        libc::c_int::try_from(self.0.len()).unwrap_or(libc::c_int::MAX)
+    /// Makes this system call with them, not by the C library's function: that is a cancellation point, so in a program with threads it sets and clears
+    /// a flag by two locked instructions.
+    ///
+    /// # Safety
+    /// The call is `readv` or `writev`, and may access what the vectors cover.
+    #[inline]
+    unsafe fn call(&self, number: libc::c_long, fd: BorrowedFd<'_>) -> libc::c_long {
+        // SAFETY: the pointer and the count are those of an array that lives for this call; the caller vouches for the memory that it covers.
+        unsafe { libc::syscall(number, fd.as_raw_fd(), self.0.as_ptr(), self.0.len()) }
     }
 }
 
-fn result(bytes: isize) -> io::Result<usize> {
+fn result(bytes: libc::c_long) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::Error::last_os_error())
 }
 
@@ -70,7 +76,7 @@ pub fn writev<'a>(fd: impl AsFd, iovecs: impl IntoIterator<Item = Iovec<'a>>) ->
     }
     // SAFETY: each vector covers mapped memory that the iovecs borrow for this call; the
     // kernel only reads it.
-    result(unsafe { libc::writev(fd.as_fd().as_raw_fd(), vectors.0.as_ptr(), vectors.count()) })
+    result(unsafe { vectors.call(libc::SYS_writev, fd.as_fd()) })
 }
 
 /// Reads with one `readv` into `header` (private), then into the shared iovecs in order. Returns
@@ -94,7 +100,7 @@ pub fn readv<'a>(
     }
     // SAFETY: each vector covers mapped, writable memory borrowed for this call; `header` is
     // borrowed mutably, the rest is shared memory that no reference covers.
-    result(unsafe { libc::readv(fd.as_fd().as_raw_fd(), vectors.0.as_ptr(), vectors.count()) })
+    result(unsafe { vectors.call(libc::SYS_readv, fd.as_fd()) })
 }
 
 #[cfg(test)]

@@ -220,6 +220,28 @@ impl Frame {
         }
     }
 
+    /// A number that tells IP flows apart, and is the same for both directions of one. None of other frames.
+    #[inline]
+    #[must_use]
+    pub fn both_directions(&self) -> Option<u64> {
+        let header = self.header();
+        let addresses = match self.headers.addresses(header)?.as_chunks().0 {
+            [pair] => {
+                let pair = u64::from_ne_bytes(*pair);
+                pair ^ pair >> 32
+            }
+            [a, b, c, d] => {
+                let [a, b, c, d] = [a, b, c, d].map(|part| u64::from_ne_bytes(*part));
+                let both = a ^ c ^ (b ^ d).rotate_left(17);
+                both ^ both >> 32
+            }
+            _ => return None,
+        };
+        let ports = self.headers.ports(header).and_then(|ports| ports.first_chunk());
+        let ports = ports.map_or(0, |ports| u32::from_ne_bytes(*ports));
+        Some(addresses << 32 | u64::from(ports ^ ports.rotate_left(16)))
+    }
+
     /// A hash of both MAC addresses. They are where an IPv4 flow has nothing, so that an address that is
     /// derived from the other kind cannot cancel it out.
     fn mac_hash(&self) -> u32 {

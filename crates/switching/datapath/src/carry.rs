@@ -30,6 +30,8 @@ pub(crate) enum Progress {
 /// An ingress queue that a worker owns.
 pub(crate) struct IngressQueue {
     ingress: Box<dyn Ingress>,
+    /// Its number among its port's queues; of none of them if it was added.
+    number: usize,
     received: Received,
     deliveries: Deliveries,
     waits: Box<Waits>,
@@ -40,10 +42,11 @@ pub(crate) struct IngressQueue {
 }
 
 impl IngressQueue {
-    pub(crate) fn new(ingress: Box<dyn Ingress>) -> Self {
+    pub(crate) fn new(number: usize, ingress: Box<dyn Ingress>) -> Self {
         let waits = Box::new(Waits::new(ingress.has_back_pressure()));
         Self {
             ingress,
+            number,
             received: Received::default(),
             deliveries: Deliveries::default(),
             waits,
@@ -115,6 +118,7 @@ impl Carrier {
         now: Instant,
     ) -> Result<Progress, Broken> {
         let all = if queue.is_predicted { Budget::CALL } else { Budget::TURN };
+        let number = queue.number;
         let IngressQueue { ingress, received, deliveries, waits, parts, residence, .. } = queue;
         received.clear();
         waits.begin(self.now);
@@ -152,6 +156,11 @@ impl Carrier {
         let mut routes = Routes::new();
         let pass = Pass { port, window, fresh: frames, decided };
         self.route_all(&pass, &mut routes);
+        if let Some(flows) = port.flow_queues() {
+            for slot in &window.order()[window.len() - frames..] {
+                flows.learn(window.frame(*slot), number, self.now);
+            }
+        }
         let mut cut = false;
         ingress.with_body(&mut |body| {
             let batch = Batch { pass: &pass, body, from_member: member };

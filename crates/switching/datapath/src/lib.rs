@@ -32,6 +32,7 @@ mod copies;
 mod deliver;
 mod domains;
 mod egress_queue;
+mod flow_queues;
 mod head_of_line;
 mod held;
 mod histogram;
@@ -141,6 +142,9 @@ pub struct PortParts {
     pub coalescing: Option<Coalescing>,
     /// How its frames get to and from ports beside which a thread must not sleep.
     pub memory: PortMemory,
+    /// Whether a flow's frames go to the queue from which its own last came, if there are several: for guests, who have a queue for each CPU. A
+    /// NIC may get all frames in one queue.
+    pub steers_flows: bool,
 }
 
 /// The workers, the ports and the switch between them.
@@ -292,10 +296,10 @@ impl Datapath {
     }
 
     fn add(&self, name: &str, parts: PortParts, attachment: Attachment) -> Arc<Port> {
-        let PortParts { queues, tasks, coalescing, memory } = parts;
+        let PortParts { queues, tasks, coalescing, memory, steers_flows } = parts;
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
-        let port = self.shared.add(name, egress, attachment, memory);
+        let port = self.shared.add(name, egress, attachment, (memory, steers_flows));
         let carry = |(queue, ingress)| new_queue(queue, ingress, coalescing);
         let carry = ingress.into_iter().enumerate().map(carry);
         let owners = self.placement().place(carry.len(), tasks.len());
@@ -359,7 +363,7 @@ impl Datapath {
             return;
         };
         let wake_ups = WakeUps::new(coalescing, Instant::now());
-        let work = Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups };
+        let work = Work::Carry { queue, ingress: IngressQueue::new(queue, ingress), wake_ups };
         let (done, unused) = mpsc::channel();
         self.workers[worker].send(Command::ReplaceSleeping {
             port: port.clone(),
@@ -533,7 +537,7 @@ impl Datapath {
 fn new_queue(queue: usize, ingress: Box<dyn Ingress>, coalescing: Option<Coalescing>) -> NewWork {
     Box::new(move || {
         let wake_ups = WakeUps::new(coalescing, Instant::now());
-        Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
+        Work::Carry { queue, ingress: IngressQueue::new(queue, ingress), wake_ups }
     })
 }
 

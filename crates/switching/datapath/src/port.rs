@@ -12,6 +12,7 @@ use switch::{PortCounters, PortId, StormControl};
 
 use crate::batches::{BatchCounts, Batches};
 use crate::egress_queue::{EgressQueue, LockWaits};
+use crate::flow_queues::FlowQueues;
 use crate::inbox::Inbox;
 use crate::probes;
 
@@ -146,6 +147,8 @@ pub struct Port {
     hashes_macs: bool,
     /// How its guest wants flows spread over its queues, if there are several and it can say so.
     steering: Option<Arc<SteeringCell>>,
+    /// The queues that its flows use, if they are steered.
+    flow_queues: Option<FlowQueues>,
     failed: AtomicBool,
 }
 
@@ -177,6 +180,7 @@ impl Port {
             lender: None,
             hashes_macs: false,
             steering,
+            flow_queues: None,
             failed: AtomicBool::new(false),
         }
     }
@@ -195,6 +199,12 @@ impl Port {
     /// The same with MAC addresses in the hash that spreads flows over its queues, or without.
     pub(crate) fn with_hashed_macs(self, hashes_macs: bool) -> Self {
         Self { hashes_macs, ..self }
+    }
+
+    /// The same, where a flow's frames go to the queue from which its own last came, or not.
+    pub(crate) fn with_steered_flows(self, are_steered: bool) -> Self {
+        let flow_queues = (are_steered && self.egress.len() > 1).then(FlowQueues::new);
+        Self { flow_queues, ..self }
     }
 
     /// The same with such memory. None of its queues may be used before.
@@ -340,6 +350,12 @@ impl Port {
     #[inline]
     pub(crate) fn steering(&self) -> Option<&SteeringCell> {
         self.steering.as_deref()
+    }
+
+    /// The queues that its flows use, if they are steered.
+    #[inline]
+    pub(crate) fn flow_queues(&self) -> Option<&FlowQueues> {
+        self.flow_queues.as_ref()
     }
 
     /// Whether its guest has chosen how flows are spread over its queues.

@@ -90,7 +90,7 @@ impl<'a> Steer<'a> {
         }
     }
 
-    /// The queue for a frame: the same for all frames of a flow.
+    /// The queue for a frame: as its guest wants it; otherwise that which its flow [uses](crate::flow_queues); otherwise by its hash.
     #[inline]
     pub(crate) fn queue(&self, frame: &Frame) -> usize {
         let Self { port, wanted } = self;
@@ -99,6 +99,10 @@ impl<'a> Steer<'a> {
         }
         if let Some(steering) = wanted.steering() {
             return steering.queue_of(steering.hash(frame), port.queues());
+        }
+        let of_flow = port.flow_queues().and_then(|flows| flows.queue_of(frame));
+        if let Some(queue) = of_flow.filter(|queue| *queue < port.queues()) {
+            return queue;
         }
         port.queue_of(match port.hashes_macs() {
             true => frame.flow_hash_with_macs(),

@@ -262,7 +262,7 @@ impl Shared {
         name: &str,
         egress: Vec<Box<dyn Egress>>,
         attachment: Attachment,
-        memory: PortMemory,
+        (memory, steers_flows): (PortMemory, bool),
     ) -> Arc<Port> {
         let is_target = matches!(attachment, Attachment::Target);
         let (membership, peer) = match attachment {
@@ -279,6 +279,8 @@ impl Shared {
             let port = Port::new(id, serial, name, egress, storm_control)
                 .with_peer(peer)
                 .with_hashed_macs(self.hash_macs)
+                // Flows of other stations, with the same addresses and ports, are one to its table.
+                .with_steered_flows(steers_flows && !self.hash_macs)
                 .with_workers(self.doorbells.len())
                 .with_memory(memory);
             let port = Arc::new(port);

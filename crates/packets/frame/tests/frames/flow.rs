@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
 use frame::{FlowHash, Frame, HashInput, Steering};
 use wire::toeplitz::{MICROSOFT_KEY, Table};
 
@@ -83,4 +85,36 @@ fn a_receiver_that_wants_its_own_hash_gets_it_and_a_queue_that_it_has() {
     let queue = |value| table.queue_of(Some(FlowHash { input: Ipv4, value }), 3);
     assert_eq!([0, 1, 2, 3, 4, 5].map(queue), [1, 0, 2, 1, 0, 2]);
     assert_eq!(table.queue_of(None, 3), 1);
+}
+
+/// A UDP datagram over IPv6 between two ends, in network byte order.
+fn datagram_v6([from, to]: [([u8; 16], [u8; 2]); 2]) -> Vec<u8> {
+    let ip = [0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64];
+    [&ip[..], &from.0, &to.0, &from.1, &to.1, &[0, 8, 0, 0]].concat()
+}
+
+proptest! {
+    #[test]
+    fn both_directions_of_a_flow_have_a_number_that_others_have_not(
+        ends: [([u8; 16], [u8; 2]); 2], place in 0usize..18, bit in 0u32..8,
+    ) {
+        let number = |ends| frame([1, 2], &datagram_v6(ends)).both_directions();
+        let [a, b] = ends;
+        prop_assert!(number([a, b]).is_some());
+        prop_assert_eq!(number([a, b]), number([b, a]));
+        let mut other = a;
+        match place {
+            0..16 => other.0[place] ^= 1 << bit,
+            _ => other.1[place - 16] ^= 1 << bit,
+        }
+        prop_assert_ne!(number([a, b]), number([other, b]));
+    }
+}
+
+#[test]
+fn datagrams_over_ipv4_have_one_too_and_other_frames_none() {
+    let number = |from, to| frame([1, 2], &datagram(from, to)).both_directions();
+    assert!(number(1, 2).is_some());
+    assert_ne!(number(1, 2), number(1, 3));
+    assert_eq!(frame([1, 2], &OTHER).both_directions(), None);
 }

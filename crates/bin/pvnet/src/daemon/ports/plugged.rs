@@ -92,7 +92,9 @@ impl PluggedPort {
         datapath: &Datapath,
     ) {
         let (coalescing, memory) = (self.source.coalescing(), self.source.memory());
-        self.record.attach(PortParts { queues, tasks, coalescing, memory }, datapath);
+        let steers_flows = !self.source.leads_out();
+        let parts = PortParts { queues, tasks, coalescing, memory, steers_flows };
+        self.record.attach(parts, datapath);
     }
 
     /// Drops its queues, if it has some, for a reason.

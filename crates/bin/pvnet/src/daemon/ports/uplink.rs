@@ -132,8 +132,9 @@ impl Uplink {
             uplink_queues::shared(uplink, shared, spare, &services).map_err(no_memory())?;
         let first = queues.len();
         let memory = PortMemory { is_replaceable: true, ..self.memory() };
-        let (tasks, coalescing) = (Vec::new(), self.coalescing());
-        let attached = port.attach(PortParts { queues, tasks, coalescing, memory }, datapath);
+        let coalescing = self.coalescing();
+        let parts = PortParts { queues, coalescing, memory, ..PortParts::default() };
+        let attached = port.attach(parts, datapath);
         self.prefer_near_workers(&attached, datapath);
         let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
             ForGuests::Nothing => None,

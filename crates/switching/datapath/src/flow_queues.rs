@@ -10,8 +10,8 @@ use std::time::Duration;
 use port::Frame;
 
 /// Flows with the same entry share a queue.
-const ENTRIES: usize = 1 << ENTRY_BITS;
-const ENTRY_BITS: u32 = 10;
+const ENTRIES: usize = 1024;
+const ENTRY_BITS: u32 = ENTRIES.ilog2();
 
 /// How long an entry stays as it is. Where a flow changes its queue, its next frames can overtake those in the other one.
 const STAYS: Duration = Duration::from_millis(100);

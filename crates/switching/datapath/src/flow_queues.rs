@@ -64,17 +64,17 @@ impl FlowQueues {
 /// Has the flow of an entry use another queue, plus one, from now on.
 #[cold]
 fn change(entry: &AtomicU32, before: u32, queue: u32, now: Duration) {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the time is kept modulo the bits above the queue"
-    )]
-    let time = (now.as_millis() as u32) << QUEUE_BITS;
-    let stays = (STAYS.as_millis() as u32) << QUEUE_BITS;
-    let since = time.wrapping_sub(before & !QUEUE);
+    let since = time(now).wrapping_sub(before & !QUEUE);
     // A queue that was added has no egress side.
-    if (1..=QUEUE).contains(&queue) && (before == 0 || since >= stays) {
-        entry.store(time | queue, Ordering::Relaxed);
+    if (1..=QUEUE).contains(&queue) && (before == 0 || since >= time(STAYS)) {
+        entry.store(time(now) | queue, Ordering::Relaxed);
     }
+}
+
+/// A time as entries have it.
+#[expect(clippy::cast_possible_truncation, reason = "it is kept modulo the bits above the queue")]
+fn time(time: Duration) -> u32 {
+    (time.as_millis() as u32) << QUEUE_BITS
 }
 
 #[cfg(test)]

@@ -142,8 +142,8 @@ pub struct PortParts {
     pub coalescing: Option<Coalescing>,
     /// How its frames get to and from ports beside which a thread must not sleep.
     pub memory: PortMemory,
-    /// Whether a flow's frames go to the queue from which its own last came, if there are several: for guests, who have a queue for each CPU. A
-    /// NIC may get all frames in one queue.
+    /// Whether a flow's frames go to the queue from which its own last came, if there are several: for guests that send through the queue of the
+    /// CPU.
     pub steers_flows: bool,
 }
 

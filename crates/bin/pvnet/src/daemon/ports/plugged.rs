@@ -92,7 +92,7 @@ impl PluggedPort {
         datapath: &Datapath,
     ) {
         let (coalescing, memory) = (self.source.coalescing(), self.source.memory());
-        let steers_flows = !self.source.leads_out();
+        let steers_flows = self.source.steers_flows();
         let parts = PortParts { queues, tasks, coalescing, memory, steers_flows };
         self.record.attach(parts, datapath);
     }

@@ -172,6 +172,11 @@ pub(in crate::daemon) trait Source: Send {
         false
     }
 
+    /// Whether its flows have the queues that they send from ([`PortParts::steers_flows`](datapath::PortParts::steers_flows)).
+    fn steers_flows(&self) -> bool {
+        false
+    }
+
     /// Its guest, with the settings of its join and later changes in place.
     fn guest(&self) -> Option<(VifId, &Guest)> {
         None

@@ -340,6 +340,11 @@ impl Source for VirtualMachine {
     }
 
     /// Its rings are served anew.
+    /// A driver sends through the queue of the CPU, and gets the frames of a queue on that CPU.
+    fn steers_flows(&self) -> bool {
+        true
+    }
+
     fn memory(&self) -> PortMemory {
         PortMemory { sleep: MemorySleep::AtWill, is_replaceable: true, borrows: false }
     }

@@ -339,12 +339,12 @@ impl Source for VirtualMachine {
         self.open.as_ref().map(|open| open.front_ends.memory_in_use())
     }
 
-    /// Its rings are served anew.
     /// A driver sends through the queue of the CPU, and gets the frames of a queue on that CPU.
     fn steers_flows(&self) -> bool {
         true
     }
 
+    /// Its rings are served anew.
     fn memory(&self) -> PortMemory {
         PortMemory { sleep: MemorySleep::AtWill, is_replaceable: true, borrows: false }
     }

@@ -223,7 +223,7 @@ impl Frame {
     /// A number that tells IP flows apart, and is the same for both directions of one. None of other frames.
     #[inline]
     #[must_use]
-    pub fn both_directions(&self) -> Option<u64> {
+    pub fn flow_key(&self) -> Option<u64> {
         let header = self.header();
         let addresses = match self.headers.addresses(header)?.as_chunks().0 {
             [pair] => {

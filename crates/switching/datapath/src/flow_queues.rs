@@ -14,7 +14,7 @@ const ENTRIES: usize = 1024;
 const ENTRY_BITS: u32 = ENTRIES.ilog2();
 
 /// How long an entry stays as it is. Where a flow changes its queue, its next frames can overtake those in the other one.
-const STAYS: Duration = Duration::from_millis(100);
+const HOLD_TIME: Duration = Duration::from_millis(100);
 
 /// Bits of a queue's number plus one. Above them an entry has the time of its last change in milliseconds, modulo 2.3 hours; 0: no flow yet.
 const QUEUE_BITS: u32 = 9;
@@ -38,7 +38,7 @@ impl FlowQueues {
 
     #[inline]
     fn entry(&self, frame: &Frame) -> Option<&AtomicU32> {
-        let flow = (frame.both_directions()? ^ self.seed).wrapping_mul(MULTIPLIER);
+        let flow = (frame.flow_key()? ^ self.seed).wrapping_mul(MULTIPLIER);
         self.entries.get((flow >> (u64::BITS - ENTRY_BITS)) as usize)
     }
 
@@ -66,7 +66,7 @@ impl FlowQueues {
 fn change(entry: &AtomicU32, before: u32, queue: u32, now: Duration) {
     let since = time(now).wrapping_sub(before & !QUEUE);
     // A queue that was added has no egress side.
-    if (1..=QUEUE).contains(&queue) && (before == 0 || since >= time(STAYS)) {
+    if (1..=QUEUE).contains(&queue) && (before == 0 || since >= time(HOLD_TIME)) {
         entry.store(time(now) | queue, Ordering::Relaxed);
     }
 }

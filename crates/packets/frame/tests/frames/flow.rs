@@ -95,26 +95,26 @@ fn datagram_v6([from, to]: [([u8; 16], [u8; 2]); 2]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn both_directions_of_a_flow_have_a_number_that_others_have_not(
+    fn both_directions_of_a_flow_have_a_key_that_others_have_not(
         ends: [([u8; 16], [u8; 2]); 2], place in 0usize..18, bit in 0u32..8,
     ) {
-        let number = |ends| frame([1, 2], &datagram_v6(ends)).both_directions();
+        let key = |ends| frame([1, 2], &datagram_v6(ends)).flow_key();
         let [a, b] = ends;
-        prop_assert!(number([a, b]).is_some());
-        prop_assert_eq!(number([a, b]), number([b, a]));
+        prop_assert!(key([a, b]).is_some());
+        prop_assert_eq!(key([a, b]), key([b, a]));
         let mut other = a;
         match place {
             0..16 => other.0[place] ^= 1 << bit,
             _ => other.1[place - 16] ^= 1 << bit,
         }
-        prop_assert_ne!(number([a, b]), number([other, b]));
+        prop_assert_ne!(key([a, b]), key([other, b]));
     }
 }
 
 #[test]
 fn datagrams_over_ipv4_have_one_too_and_other_frames_none() {
-    let number = |from, to| frame([1, 2], &datagram(from, to)).both_directions();
-    assert!(number(1, 2).is_some());
-    assert_ne!(number(1, 2), number(1, 3));
-    assert_eq!(frame([1, 2], &OTHER).both_directions(), None);
+    let key = |from, to| frame([1, 2], &datagram(from, to)).flow_key();
+    assert!(key(1, 2).is_some());
+    assert_ne!(key(1, 2), key(1, 3));
+    assert_eq!(frame([1, 2], &OTHER).flow_key(), None);
 }

@@ -6,31 +6,29 @@
 
 use std::sync::Arc;
 
-use port::{Queue, Task};
 use switch::{Membership, PortId};
 
 use crate::command::Command;
-use crate::port::{Peer, Port};
+use crate::port::{MemorySleep, Peer, Port, PortMemory};
 use crate::shared::Attachment;
 use crate::{Datapath, PortParts};
 
 impl Datapath {
     /// As [`attach`](Self::attach), outside of the switch: all frames of the port go to its peer, and nothing else comes to it.
     /// `peer` is a port outside of the switch whose peer it becomes; [`pair`](Self::pair) gives it one later. Before it has one, and
-    /// after its peer is detached, its frames are dropped.
-    pub fn attach_apart(
-        &self,
-        name: &str,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
-        peer: Option<&Port>,
-    ) -> Arc<Port> {
+    /// after its peer is detached, its frames are dropped. Both are one guest's, so the rules for frames between guests do not hold: of its
+    /// memory only counts whether workers are watched beside it.
+    pub fn attach_apart(&self, name: &str, parts: PortParts, peer: Option<&Port>) -> Arc<Port> {
         let own = Peer::none();
         if let Some(peer) = peer {
             own.set(peer.id(), peer.serial());
         }
-        let parts = PortParts { queues, tasks, ..PortParts::default() };
-        let port = self.add(name, parts, Attachment::Pair(own));
+        let sleep = match parts.memory.sleep {
+            MemorySleep::Never => MemorySleep::Never,
+            MemorySleep::Swapped | MemorySleep::AtWill => MemorySleep::Swapped,
+        };
+        let memory = PortMemory { sleep, ..PortMemory::default() };
+        let port = self.add(name, PortParts { memory, ..parts }, Attachment::Pair(own));
         if let Some(peer) = peer {
             self.pair(&port, peer);
         }

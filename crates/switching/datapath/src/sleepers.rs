@@ -344,9 +344,12 @@ mod tests {
         (WatchedWorker::new(state), activity)
     }
 
-    fn with_port(datapath: &Datapath, sleep: MemorySleep) -> PortId {
+    /// A port in the switch, and one outside.
+    fn with_ports(datapath: &Datapath, sleep: MemorySleep) -> [PortId; 2] {
         let memory = PortMemory { sleep, ..PortMemory::default() };
-        datapath.attach_member("port", PortParts { memory, ..PortParts::default() }, None).id()
+        let parts = || PortParts { memory, ..PortParts::default() };
+        let member = datapath.attach_member("port", parts(), None);
+        [member, datapath.attach_apart("apart", parts(), None)].map(|port| port.id())
     }
 
     #[test]
@@ -354,7 +357,7 @@ mod tests {
         let (datapath, _) = Datapath::lockstep(&Config::default(), Box::new(|_| ())).unwrap();
         let shared = &datapath.shared;
         let (mut worker, activity) = asleep();
-        with_port(&datapath, MemorySleep::Never);
+        with_ports(&datapath, MemorySleep::Never);
         activity.begin_round(1);
         assert!(!worker.is_awaited(shared) && !worker.check(shared));
         // One that waits for a ring is rung nevertheless.
@@ -362,9 +365,10 @@ mod tests {
         assert!(worker.is_awaited(shared) && worker.check(shared));
         activity.begin_round(2);
         for sleep in [MemorySleep::Swapped, MemorySleep::AtWill] {
-            let port = with_port(&datapath, sleep);
-            assert!(worker.is_awaited(shared) && worker.check(shared));
-            datapath.detach(port);
+            for port in with_ports(&datapath, sleep) {
+                assert!(worker.is_awaited(shared) && worker.check(shared));
+                datapath.detach(port);
+            }
             assert!(!worker.is_awaited(shared) && !worker.check(shared));
         }
     }
@@ -373,7 +377,7 @@ mod tests {
     #[test]
     fn what_a_late_check_finds_first_is_no_long_sleep() {
         let (datapath, _) = Datapath::lockstep(&Config::default(), Box::new(|_| ())).unwrap();
-        with_port(&datapath, MemorySleep::AtWill);
+        with_ports(&datapath, MemorySleep::AtWill);
         let (mut watched, activity) = asleep();
         activity.begin_round(1);
         activity.serve(7);

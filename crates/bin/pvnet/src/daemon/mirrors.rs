@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use capture::{Files, Recording, Totals};
 use control_socket::MirrorStatus;
-use datapath::{Datapath, Port};
+use datapath::{Datapath, MemorySleep, Port, PortMemory, PortParts};
 use mirror::{Mirror, MirrorCounts, MirrorLayer};
 use tracing::{info, warn};
 
@@ -199,7 +199,9 @@ impl ToPort {
     fn start(config: &config::Mirror, datapath: &Datapath) -> Result<Self, String> {
         let mirror = Mirror::new(config.snaplen).map_err(|error| error.to_string())?;
         let name = format!("mirror {}", config.name);
-        let port = datapath.attach_apart(&name, vec![mirror.queue()], Vec::new(), None);
+        let memory = PortMemory { sleep: MemorySleep::Never, ..PortMemory::default() };
+        let parts = PortParts { queues: vec![mirror.queue()], memory, ..PortParts::default() };
+        let port = datapath.attach_apart(&name, parts, None);
         Ok(Self { mirror, port })
     }
 

@@ -15,7 +15,8 @@ use crate::{ALL, Plugged, Switch, mac, plain, plug, refresh};
 /// Attaches a mirror's port.
 pub fn mirror(switch: &Switch, snaplen: u32) -> (Mirror, Arc<Port>) {
     let mirror = Mirror::new(snaplen).unwrap();
-    let port = switch.datapath.attach_apart("mirror", vec![mirror.queue()], Vec::new(), None);
+    let parts = PortParts { queues: vec![mirror.queue()], ..PortParts::default() };
+    let port = switch.datapath.attach_apart("mirror", parts, None);
     (mirror, port)
 }
 

@@ -1,6 +1,6 @@
 //! Ports outside of the switch, in pairs.
 
-use datapath::Datapath;
+use datapath::{Datapath, PortParts};
 use port::{DropReason, Egress, Outcome, Queue};
 use switch::{Membership, Tagging, VlanId};
 
@@ -14,7 +14,8 @@ const LINK_LOCAL: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 2];
 fn apart(datapath: &Datapath, n: u8, receiver: (Receiver, Box<dyn Egress>)) -> Plugged<Receiver> {
     let ((sender, ingress), (handle, egress)) = (Sender::new(), receiver);
     let queues = vec![Queue { ingress, egress }];
-    let port = datapath.attach_apart(&format!("apart{n}"), queues, Vec::new(), None);
+    let parts = PortParts { queues, ..PortParts::default() };
+    let port = datapath.attach_apart(&format!("apart{n}"), parts, None);
     Plugged { port, mac: mac(n), sender, egress: handle }
 }
 

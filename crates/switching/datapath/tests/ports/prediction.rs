@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use datapath::Config;
+use datapath::{Config, PortParts};
 use port::{
     Armed, Body, Broken, Budget, Egress, Event, Ingress, Outcome, Outcomes, Queue, Received,
     Window, linearise,
@@ -149,7 +149,8 @@ fn switch() -> Switch {
 /// Frames go from the queue to the egress, and to nobody else.
 fn connect(switch: &Switch, ingress: Box<dyn Ingress>, egress: Box<dyn Egress>) {
     let apart = |ingress, egress| {
-        switch.datapath.attach_apart("apart", vec![Queue { ingress, egress }], Vec::new(), None)
+        let queues = vec![Queue { ingress, egress }];
+        switch.datapath.attach_apart("apart", PortParts { queues, ..PortParts::default() }, None)
     };
     let [from, to] = [apart(ingress, Receiver::new().1), apart(Sender::new().1, egress)];
     switch.datapath.pair(&from, &to);

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use control_socket::{PortState, PortStatus, Reason, TableKind};
-use datapath::{Datapath, Port};
+use datapath::{Datapath, MemorySleep, Port, PortMemory, PortParts};
 use offload::Features;
-use port::{Queue, Task};
+use port::Queue;
 use tracing::{info, warn};
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, GuestTap, TapEgress, TapIngress};
@@ -102,12 +102,11 @@ impl GuestDevice {
         &mut self,
         datapath: &Datapath,
         name: &str,
-        queues: Vec<Queue>,
-        tasks: Vec<Box<dyn Task>>,
+        parts: PortParts,
     ) -> Arc<Port> {
         // First: then the frames that wait in the guest's rings have somewhere to go.
         self.plug(datapath);
-        let guest = datapath.attach_apart(name, queues, tasks, self.port.as_deref());
+        let guest = datapath.attach_apart(name, parts, self.port.as_deref());
         self.guest = Some(guest.clone());
         self.set_carrier(true);
         guest
@@ -218,7 +217,9 @@ impl GuestDevice {
         let queues: std::io::Result<Vec<_>> = tap.queues().iter().map(queue).collect();
         match queues {
             Ok(queues) => {
-                self.port = Some(datapath.attach_apart(&self.name(), queues, Vec::new(), None));
+                let memory = PortMemory { sleep: MemorySleep::Never, ..PortMemory::default() };
+                let parts = PortParts { queues, memory, ..PortParts::default() };
+                self.port = Some(datapath.attach_apart(&self.name(), parts, None));
             }
             Err(error) => warn!(device = self.name(), %error, "no memory for its frames"),
         }

@@ -116,7 +116,7 @@ impl Record {
     pub(super) fn attach(&mut self, mut parts: PortParts, datapath: &Datapath) -> Arc<Port> {
         parts.queues = parts.queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
         let port = match &mut self.device {
-            Some(device) => device.attach(datapath, &self.identity.name, parts.queues, parts.tasks),
+            Some(device) => device.attach(datapath, &self.identity.name, parts),
             None => self.wrappers.attach(parts, datapath),
         };
         self.wrappers.place(datapath, &port);

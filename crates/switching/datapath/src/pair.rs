@@ -16,8 +16,8 @@ use crate::{Datapath, PortParts};
 impl Datapath {
     /// As [`attach`](Self::attach), outside of the switch: all frames of the port go to its peer, and nothing else comes to it.
     /// `peer` is a port outside of the switch whose peer it becomes; [`pair`](Self::pair) gives it one later. Before it has one, and
-    /// after its peer is detached, its frames are dropped. Both are one guest's, so the rules for frames between guests do not hold: of its
-    /// memory only counts whether workers are watched beside it.
+    /// after its peer is detached, its frames are dropped. Both are one guest's, so the rules for frames between guests do not hold: its
+    /// memory decides only whether workers are watched beside it.
     pub fn attach_apart(&self, name: &str, parts: PortParts, peer: Option<&Port>) -> Arc<Port> {
         let own = Peer::none();
         if let Some(peer) = peer {

@@ -6,7 +6,7 @@
 //! it, or until a [`LONG_TURN`] is noticed.
 //!
 //! Where no memory lets a thread sleep ([`MemorySleep::Never`](crate::MemorySleep::Never)), working workers are not watched: on a Xen host, whose guests
-//! all have one processor, each check took 58,000 model cycles from what runs there (`docs/xen-cost.md`).
+//! all have one processor, each check took 58,000 model cycles from what runs there (`guests-pvnet` with and without them).
 //!
 //! It also rings workers that have something to do some time after an instant ([`Armed::AsleepPast`](port::Armed::AsleepPast)): on Xen, a
 //! timer that is set and cancelled around each frame of a conversation costs more than these rare rings.

@@ -31,7 +31,7 @@ pub(crate) enum Progress {
 pub(crate) struct IngressQueue {
     ingress: Box<dyn Ingress>,
     /// Its number among its port's queues; of none of them if it was added.
-    pub(crate) number: usize,
+    number: usize,
     received: Received,
     deliveries: Deliveries,
     waits: Box<Waits>,
@@ -118,8 +118,8 @@ impl Carrier {
         now: Instant,
     ) -> Result<Progress, Broken> {
         let all = if queue.is_predicted { Budget::CALL } else { Budget::TURN };
-        let IngressQueue { ingress, number, received, deliveries, waits, parts, residence, .. } =
-            queue;
+        let number = queue.number;
+        let IngressQueue { ingress, received, deliveries, waits, parts, residence, .. } = queue;
         received.clear();
         waits.begin(self.now);
         let mut budget = all;
@@ -158,7 +158,7 @@ impl Carrier {
         self.route_all(&pass, &mut routes);
         if let Some(flows) = port.flow_queues() {
             for slot in &window.order()[window.len() - frames..] {
-                flows.learn(window.frame(*slot), *number, self.now);
+                flows.learn(window.frame(*slot), number, self.now);
             }
         }
         let mut cut = false;

@@ -363,7 +363,7 @@ impl Datapath {
             return;
         };
         let wake_ups = WakeUps::new(coalescing, Instant::now());
-        let work = Work::Carry { ingress: IngressQueue::new(queue, ingress), wake_ups };
+        let work = Work::Carry { queue, ingress: IngressQueue::new(queue, ingress), wake_ups };
         let (done, unused) = mpsc::channel();
         self.workers[worker].send(Command::ReplaceSleeping {
             port: port.clone(),
@@ -537,7 +537,7 @@ impl Datapath {
 fn new_queue(queue: usize, ingress: Box<dyn Ingress>, coalescing: Option<Coalescing>) -> NewWork {
     Box::new(move || {
         let wake_ups = WakeUps::new(coalescing, Instant::now());
-        Work::Carry { ingress: IngressQueue::new(queue, ingress), wake_ups }
+        Work::Carry { queue, ingress: IngressQueue::new(queue, ingress), wake_ups }
     })
 }
 

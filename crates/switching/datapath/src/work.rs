@@ -17,6 +17,7 @@ const TASK_REST: u32 = 9;
 pub(crate) enum Work {
     /// Carries the frames of a queue, and gets the events of room in the other direction.
     Carry {
+        queue: usize,
         ingress: IngressQueue,
         wake_ups: Option<WakeUps>,
     },
@@ -29,8 +30,8 @@ impl Work {
     /// Wraps a queue anew.
     pub(crate) fn rewrap(&mut self, rewrap: &dyn Rewrap) {
         *self = match std::mem::replace(self, Self::Nothing) {
-            Self::Carry { ingress, wake_ups } => {
-                Self::Carry { ingress: ingress.rewrap(rewrap), wake_ups }
+            Self::Carry { queue, ingress, wake_ups } => {
+                Self::Carry { queue, ingress: ingress.rewrap(rewrap), wake_ups }
             }
             other => other,
         };
@@ -106,7 +107,7 @@ impl Work {
     /// The egress queue of whose room it hears.
     pub(crate) fn room_of(&self) -> Option<usize> {
         match self {
-            Self::Carry { ingress, .. } => Some(ingress.number),
+            Self::Carry { queue, .. } => Some(*queue),
             Self::Serve(_) | Self::Nothing => None,
         }
     }
@@ -114,9 +115,9 @@ impl Work {
     /// What announces work.
     pub(crate) fn events(&mut self, port: &Port) -> Vec<Arc<dyn Event>> {
         match self {
-            Self::Carry { ingress, .. } => {
+            Self::Carry { queue, ingress, .. } => {
                 let frames = ingress.ingress().event();
-                std::iter::once(frames).chain(port.room_event(ingress.number)).collect()
+                std::iter::once(frames).chain(port.room_event(*queue)).collect()
             }
             Self::Serve(task) => vec![task.event()],
             Self::Nothing => Vec::new(),

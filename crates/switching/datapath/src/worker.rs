@@ -428,13 +428,12 @@ impl Worker {
             slot.entry.record_turn(&mut work, self.number, took, end);
         }
         let done = match &mut *work {
-            Work::Carry { ingress, .. } => {
+            Work::Carry { queue, ingress, .. } => {
                 let (port, carrier, held) = (&slot.entry.port, &self.carrier, &mut self.held);
                 ingress.is_predicted = is_predicted;
                 // What others have for its port comes first.
                 let inbox = slot.inbox().filter(|inbox| inbox.has_work());
-                let before =
-                    inbox.map(|inbox| carrier.empty_inbox(port, ingress.number, inbox, held));
+                let before = inbox.map(|inbox| carrier.empty_inbox(port, *queue, inbox, held));
                 let carried = carrier.carry(port, ingress, held, now);
                 carried.map(|carried| before.map_or(carried, |before| carried.after(before)))
             }

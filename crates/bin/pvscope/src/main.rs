@@ -34,6 +34,7 @@ mod schema;
 mod snapshot;
 mod source_lines;
 mod summary;
+mod train;
 mod watch;
 mod workload;
 
@@ -79,6 +80,8 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     /// Compare a paper's figures with today's system, or pvnet with the kernel's netback.
     Repro(repro::ReproArgs),
+    /// Run pvnet, compiled to count its branches, under ready-made workloads, and write the counts for the compiler: `make profile`.
+    Train(train::TrainArgs),
     /// Write the programs that mark a recording in your own guest, and the script that prints its report.
     Marks(mark::MarksArgs),
     /// Show or remove the machines that are saved at their first marks.
@@ -113,6 +116,7 @@ fn execute(command: &Command) -> Result<ExitCode> {
         Command::Export(args) => export::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Calibrate(args) => calibrate::run(args),
+        Command::Train(args) => train::run(args),
         Command::Marks(args) => mark::run(args),
         Command::Snapshots(args) => snapshot::run(args),
         Command::List(args) => list::run(args),

@@ -17,8 +17,6 @@ mod rules;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ScopedJoinHandle;
 
 use clap::{Args, Parser, ValueEnum};
 use lab::TempDir;
@@ -183,39 +181,10 @@ impl ReproArgs {
             }
         };
         let files = Files { folder, instead: &self.instead, _temporary: temporary };
-        self.record(workloads, &files).map(|()| files)
-    }
-
-    /// Makes the recordings, several at a time.
-    fn record(&self, workloads: &[&str], files: &Files<'_>) -> Result<()> {
-        if !self.quiet {
-            let count = workloads.len();
-            eprintln!(
-                "{count} recordings, of one to two minutes each; {} at a time (--jobs)",
-                self.jobs
-            );
-        }
-        let next = AtomicUsize::new(0);
-        let record = || -> Result<()> {
-            loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                let Some(workload) = workloads.get(n) else { return Ok(()) };
-                if !self.quiet {
-                    eprintln!("{workload}: recording {} of {}", n + 1, workloads.len());
-                }
-                let recorded = run_args(self, workload, &files.of(workload))
-                    .and_then(|args| run::record(&args));
-                // The others end what they have begun.
-                recorded.inspect_err(|_| next.store(workloads.len(), Ordering::Relaxed))?;
-            }
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.jobs).map(|_| scope.spawn(record)).collect();
-            let join = |thread: ScopedJoinHandle<'_, Result<()>>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            threads.into_iter().try_for_each(join)
-        })
+        run::each(workloads, self.jobs, self.quiet, |workload| {
+            run::record(&run_args(self, workload, &files.of(workload))?).map(drop)
+        })?;
+        Ok(files)
     }
 }
 

@@ -1,6 +1,8 @@
 //! `pvscope run`: records a machine.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use clap::Args;
 use lab::Progress;
@@ -158,4 +160,36 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
 fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     let path = path.as_ref();
     std::fs::read(path).map_err(Error::path(path))
+}
+
+/// Runs the machine of each of these workloads, `jobs` at a time, and says which has begun. After an error no other begins.
+pub fn each(
+    workloads: &[&str],
+    jobs: u8,
+    quiet: bool,
+    one: impl Fn(&str) -> Result<()> + Sync,
+) -> Result<()> {
+    let count = workloads.len();
+    if !quiet {
+        eprintln!("{count} machines, of one to two minutes each; {jobs} at a time (--jobs)");
+    }
+    let next = AtomicUsize::new(0);
+    let run = || -> Result<()> {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(workload) = workloads.get(n) else { return Ok(()) };
+            if !quiet {
+                eprintln!("{workload}: {} of {count}", n + 1);
+            }
+            // The others end what they have begun.
+            one(workload).inspect_err(|_| next.store(count, Ordering::Relaxed))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(run)).collect();
+        let join = |thread: ScopedJoinHandle<'_, Result<()>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().try_for_each(join)
+    })
 }

@@ -23,7 +23,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update gate-xen gate-xen-update bench-instructions bench deny docs test-documents doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit unit-build lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-xen-device lab-xen-clients lab-qemu lab-zero-copy lab-ovn scope scope-cross-check gate gate-update profile profiled gate-xen gate-xen-update bench-instructions bench deny docs test-documents doc deb deb-older deb-test deb-test-systemd container-image static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -148,12 +148,24 @@ gate: build ## Compare pvnet's instructions, misses and hypercalls per frame wit
 gate-update: build ## Write docs/baseline.txt and the tables of docs/performance.md anew: commit them with the reason
 	$(GATE) --update --page docs/performance.md
 
-GATE_XEN := target/release/pvscope repro netback --baseline docs/xen-baseline.txt --jobs $(shell nproc)
+# Where they are, packages have the programs that are compiled by them.
+COUNTS := target/counts/pvnet.profdata
+$(COUNTS):
+	scripts/profile count
 
-gate-xen: build ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (23 minutes of processor time)
+profile: ## Count the branches that pvnet takes under traffic, in QEMU, and compile it by them: target/profiled/pvnet (25 minutes)
+	scripts/profile count
+	scripts/profile build
+
+profiled: $(COUNTS)
+	scripts/profile build
+
+GATE_XEN := target/profiled/pvscope repro netback --baseline docs/xen-baseline.txt --jobs $(shell nproc)
+
+gate-xen: profiled ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (23 minutes of processor time)
 	$(GATE_XEN)
 
-gate-xen-update: build ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md and docs/xen-cost-tables.md anew: commit them with the reason
+gate-xen-update: profiled ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md and docs/xen-cost-tables.md anew: commit them with the reason
 	$(GATE_XEN) --update --page docs/xen-cost.md --tables docs/xen-cost-tables.md
 
 bench-instructions: ## Count the instructions of rings, switch, offloads and copies, by valgrind (needs gungraun-runner)
@@ -180,15 +192,20 @@ doc: ## Build the API documentation, warnings are errors, and run its examples
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 	$(CARGO) test --workspace --doc
 
-deb: deps-build ## Build Debian packages in out/
+PACKAGED := $(if $(wildcard $(COUNTS)),target/profiled/pvnet,$(PVNET))
+deb: deps-build ## Build Debian packages in out/ (after `make profile`: of programs that are compiled by it)
 	rm -f out/pvnet_*.deb out/pvnet-lab_*.deb out/pvscope_*.deb
+ifneq ($(wildcard $(COUNTS)),)
+	scripts/profile build
+else
 	$(CARGO) build --release --locked -p pvnet -p pvnet-lab -p xenlab -p pvscope -p scope-plugin
-	scripts/deb
+endif
+	scripts/deb $(PACKAGED)
 
 # What an upgrade begins with: the same programs under an earlier version.
 OLDER := 0~older
 deb-older: deb
-	OUT=out/older scripts/deb $(PVNET) $(OLDER)
+	OUT=out/older scripts/deb $(PACKAGED) $(OLDER)
 
 deb-test: deb-older ## Build the Debian packages, check them by lintian, install, upgrade under traffic, remove (a minute once built)
 	scripts/deb-lint out/pvnet_*.deb out/pvnet-lab_*.deb out/pvscope_*.deb

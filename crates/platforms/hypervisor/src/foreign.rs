@@ -8,11 +8,11 @@
 use std::any::Any;
 use std::fmt;
 
-use arrayvec::ArrayVec;
 use shm::Region;
 
+use crate::copies::{COPIES_MAX, Copies as _};
 use crate::dma::{DmaHold, DmaRange};
-use crate::grant::{CopyStatus, Dest, GrantCopy, MappedGrants};
+use crate::grant::{Dest, MappedGrants};
 use crate::hypervisor::Hypervisor;
 use crate::pages::{Granted, MappedPages};
 
@@ -118,9 +118,6 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Most copies of one batch: as many as a port asks for at once.
-const BATCH: usize = 64;
-
 /// Memory that one domain grants to this one, on any platform.
 ///
 /// Every grant is checked at every use. [Mapped pages](MappedPages) stay mapped while the caller
@@ -158,16 +155,14 @@ impl<H: Hypervisor> GrantedMemory for PeerMemory<H> {
         let Self { hypervisor, peer } = self;
         let mapped = mapped.map(|pages| MappedGrants { peer, pages });
         let mut readable = true;
-        for some in batch.chunks_mut(BATCH) {
-            let mut copies = ArrayVec::<GrantCopy<'_, H::Peer>, BATCH>::new();
+        for some in batch.chunks_mut(COPIES_MAX) {
+            let mut copies = H::Copies::default();
             for CopyOut { from, to } in some {
                 // A longer one would cross the page's end, which is refused.
                 let len = u16::try_from(to.len()).unwrap_or(u16::MAX);
-                let source = from.source(peer, mapped.as_ref(), len);
-                copies.push(GrantCopy::new(source, to.dest(), len));
+                copies.push(from.source(peer, mapped.as_ref(), len), to.dest(), len);
             }
-            hypervisor.copy(&mut copies);
-            readable &= copies.iter().all(|copy| copy.status == CopyStatus::Okay);
+            readable &= hypervisor.perform(&mut copies);
         }
         readable
     }

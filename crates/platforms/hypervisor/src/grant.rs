@@ -74,6 +74,14 @@ pub enum Source<'a, P> {
     Private(&'a [u8]),
 }
 
+impl<P> Clone for Source<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Source<'_, P> {}
+
 /// Where a copy writes.
 #[derive(Debug)]
 pub enum Dest<'a, P> {
@@ -131,6 +139,21 @@ impl<'a, P> Source<'a, P> {
 }
 
 impl<'a, P> Dest<'a, P> {
+    /// The same for a shorter time.
+    #[inline]
+    pub fn reborrow(&mut self) -> Dest<'_, P> {
+        match self {
+            Self::Grant { peer, gref, offset } => {
+                Dest::Grant { peer, gref: *gref, offset: *offset }
+            }
+            Self::MappedGrant { pages, place, offset } => {
+                Dest::MappedGrant { pages, place: *place, offset: *offset }
+            }
+            Self::Mapped { region, offset } => Dest::Mapped { region, offset: *offset },
+            Self::Private(bytes) => Dest::Private(bytes),
+        }
+    }
+
     /// See [`Source::granted`].
     #[inline]
     #[must_use]

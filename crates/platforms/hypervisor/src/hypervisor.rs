@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use crate::copies::{Copies, copy_all};
 use crate::dma::{DmaHold, DmaRange};
 use crate::error::Error;
 use crate::flip::PageTransfer;
@@ -24,6 +25,8 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     type Aperture: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
     /// One end of an event channel.
     type Event: EventChannel;
+    /// A batch of copies.
+    type Copies<'a>: Copies<'a, Self::Peer>;
 
     /// How many copies one hypercall performs.
     const COPIES_PER_HYPERCALL: usize = usize::MAX;
@@ -99,10 +102,16 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Copies a batch between granted, mapped and private memory; each operation gets a status.
+    /// Performs a batch of copies between granted, mapped and private memory. Returns whether all were done; otherwise each has its
+    /// [status](Copies::status).
     ///
     /// Every grant is checked at every use, unless its page is mapped pinned.
-    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
+    fn perform(&self, batch: &mut Self::Copies<'_>) -> bool;
+
+    /// The same for copies that are there already; each gets its status.
+    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
+        copy_all(batch, |copies| self.perform(copies));
+    }
 
     /// Private zeroed memory of `len` bytes for a device's receive buffers. On some platforms copies from this memory to guests cost
     /// less, at least from its first bytes: use those most.

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod copies;
 pub mod dma;
 mod error;
 pub mod flip;
@@ -22,6 +23,7 @@ pub mod metered;
 mod pages;
 pub mod references;
 
+pub use copies::{COPIES_MAX, Copies, PlainCopies, Tally, copy_all};
 pub use dma::{DmaHold, DmaMemory, DmaRange};
 pub use error::Error;
 pub use foreign::{CopyOut, GrantedMemory, PeerMemory, Target};

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::copies::{Copies as _, Tally};
 use crate::dma::{DmaHold, DmaRange};
 use crate::error::Error;
 use crate::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
-use crate::grant::{CopyStatus, GrantCopy, GrantMap, MapStatus};
+use crate::grant::{GrantMap, MapStatus};
 use crate::guest_copy::{CopyForm, GuestCopies};
 use crate::hypervisor::{EventChannel, Hypervisor};
 use crate::id::{DomId, EvtchnPort, FrameNumber, GrantRef};
@@ -87,6 +88,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
     type Mapping = H::Mapping;
     type Aperture = H::Aperture;
     type Event = MeteredEvent<H::Event>;
+    type Copies<'a> = H::Copies<'a>;
 
     const COPIES_PER_HYPERCALL: usize = H::COPIES_PER_HYPERCALL;
     const UNPINNED_MAPPINGS: bool = H::UNPINNED_MAPPINGS;
@@ -104,24 +106,22 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
     }
 
     #[inline]
-    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
+    fn perform(&self, batch: &mut Self::Copies<'_>) -> bool {
         let began = self.meter.begin();
-        self.inner.copy(batch);
+        let all_done = self.inner.perform(batch);
         if began.is_some() {
-            let done = batch.iter().filter(|op| op.status == CopyStatus::Okay);
-            let bytes = done.map(|op| u64::from(op.len)).sum();
-            let copies = batch.len() as u64;
-            let granted = batch.iter().filter(|op| op.is_granted()).count();
+            let Tally { granted, bytes } = batch.tally();
             let hypercalls = granted.div_ceil(H::COPIES_PER_HYPERCALL) as u64;
             use Counted::{CopiedBytes, Copies, CopyBatches, Hypercalls};
             let counts = [
                 (Hypercalls, hypercalls),
                 (CopyBatches, 1),
-                (Copies, copies),
+                (Copies, batch.len() as u64),
                 (CopiedBytes, bytes),
             ];
             self.meter.end(began, &counts);
         }
+        all_done
     }
 
     fn buffer_memory(&self, len: usize) -> std::io::Result<shm::Region> {

@@ -8,7 +8,7 @@ use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer};
 use hypervisor::guest_copy::{CopyForm, GuestCopies};
 use hypervisor::{
     CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantCopy,
-    GrantMap, GrantRef, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE, Source,
+    GrantMap, GrantRef, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE, PlainCopies, Source,
 };
 use shm::{Iovec, Region};
 
@@ -276,6 +276,7 @@ impl Hypervisor for Machine {
     type Mapping = Mapping;
     type Aperture = Aperture;
     type Event = HostEvent;
+    type Copies<'a> = PlainCopies<'a, Self::Peer>;
 
     const UNPINNED_MAPPINGS: bool = true;
 
@@ -347,9 +348,9 @@ impl Hypervisor for Machine {
     }
 
     #[inline]
-    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
+    fn perform(&self, batch: &mut Self::Copies<'_>) -> bool {
         // Prefetched, so that the cache misses of a batch overlap.
-        for op in &*batch {
+        for op in &batch.copies {
             if let Source::Grant { peer, gref, offset } = op.source {
                 peer.prefetch(gref, offset, Access::Read);
             } else if let Some((region, offset)) = op.source.mapped() {
@@ -361,9 +362,12 @@ impl Hypervisor for Machine {
                 region.prefetch_for_write(offset);
             }
         }
-        for op in batch {
+        let mut all_done = true;
+        for op in &mut batch.copies {
             op.status = perform(op);
+            all_done &= op.status == CopyStatus::Okay;
         }
+        all_done
     }
 
     fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use hypervisor::guest_copy::{CopierCounts, GUEST_COPIES_PER_HYPERCALL, GuestCopier, GuestCopy};
-use hypervisor::{CopyStatus, Dest, Error, GrantCopy, GrantRef, Source};
+use hypervisor::{COPIES_MAX, Copies as _, CopyStatus, Dest, Error, GrantRef, Source};
 use shm::Region;
 use wire::netif::guest_copy::{Directory, Mark};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
-use crate::copy::{COPIES_PER_HYPERCALL, copy};
+use crate::copy::{COPIES_PER_HYPERCALL, XenCopies};
 use crate::peer::Peer;
 use crate::shared_pages::SharedPages;
 
@@ -20,8 +20,8 @@ const MARK_LEN: u16 = 16;
 const _: () = assert!(size_of::<Directory>() == DIRECTORY_LEN as usize);
 const _: () = assert!(size_of::<Mark>() == MARK_LEN as usize);
 
-/// The copies of one call, and that of the mark.
-type Batch<T> = ArrayVec<T, { GUEST_COPIES_PER_HYPERCALL + 1 }>;
+// The copies of one call, and that of the mark.
+const _: () = assert!(GUEST_COPIES_PER_HYPERCALL < COPIES_MAX);
 
 /// Copies out of a pool that `from` grants to this guest.
 pub(crate) struct PoolCopier {
@@ -46,9 +46,10 @@ impl PoolCopier {
         let mut listed = Directory::new_zeroed();
         let source = Source::Grant { peer: &from, gref: directory, offset: 0 };
         let dest = Dest::Private(listed.as_mut_bytes());
-        let mut batch = [GrantCopy::new(source, dest, DIRECTORY_LEN)];
-        copy(gntdev.as_fd(), None, &mut batch);
-        let is_read = batch[0].status == CopyStatus::Okay;
+        let mut batch = XenCopies::default();
+        batch.push(source, dest, DIRECTORY_LEN);
+        let is_read = batch.perform(gntdev.as_fd(), None);
+        drop(batch);
         let (mark, grefs) = listed.read().filter(|_| is_read).ok_or(bad)?;
         let (is_stale, grefs, done) = (false, grefs.to_vec(), CopierCounts::default());
         Ok(Self { gntdev: gntdev.clone(), from, directory, mark, grefs, is_stale, done })
@@ -58,21 +59,22 @@ impl PoolCopier {
     fn copy_some(&mut self, pages: &Region, some: &mut [GuestCopy]) {
         let mut mark = Mark::default();
         let Self { from, directory, grefs, .. } = &*self;
-        let mut batch = Batch::new();
+        let mut batch = XenCopies::default();
         for copy in &*some {
             let Some(gref) = grefs.get(usize::from(copy.number)).copied().map(GrantRef) else {
                 continue;
             };
             let source = Source::Grant { peer: from, gref, offset: copy.offset };
             let dest = Dest::Mapped { region: pages, offset: copy.to };
-            batch.push(GrantCopy::new(source, dest, copy.len));
+            batch.push(source, dest, copy.len);
         }
         let source = Source::Grant { peer: from, gref: *directory, offset: 0 };
-        batch.push(GrantCopy::new(source, Dest::Private(&mut mark), MARK_LEN));
-        copy(self.gntdev.as_fd(), None, &mut batch);
+        batch.push(source, Dest::Private(&mut mark), MARK_LEN);
+        batch.perform(self.gntdev.as_fd(), None);
         let hypercalls = batch.len().div_ceil(COPIES_PER_HYPERCALL) as u64;
-        let statuses: Batch<_> =
-            batch.into_iter().map(|copy| copy.status == CopyStatus::Okay).collect();
+        let statuses: ArrayVec<_, COPIES_MAX> =
+            (0..batch.len()).map(|n| batch.status(n) == CopyStatus::Okay).collect();
+        drop(batch);
         let is_there = statuses.last() == Some(&true) && mark == self.mark;
         let mut statuses = statuses.into_iter();
         for copy in some {

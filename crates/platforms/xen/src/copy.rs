@@ -1,162 +1,233 @@
 //! Grant copies.
 
-use std::cell::OnceCell;
+use std::mem::take;
 use std::os::fd::BorrowedFd;
 use std::slice;
 
 use arrayvec::ArrayVec;
-use hypervisor::{CopyStatus, Dest, GrantCopy, Source};
+use hypervisor::{COPIES_MAX, Copies, CopyStatus, Dest, Source, Tally};
 use shm::Region;
 
-use crate::own_pages::{OwnPages, SCRATCH_BYTES, Scratch};
+use crate::own_pages::{OwnPages, SCRATCH_BYTES, SCRATCH_PLACES, Scratch};
 use crate::peer::Peer;
 use crate::shared_pages::KnownGrants;
 use crate::sys::gntdev::{End, Segment, grant_copy};
 
 /// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
 pub(crate) const COPIES_PER_HYPERCALL: usize = 16;
-/// Most copies of one system call: four hypercalls' worth, on the stack.
-const SEGMENTS_MAX: usize = 64;
 
-/// The copies of the next system call.
-struct Segments<'a, 'o> {
-    /// Where short private bytes go through, once there are some.
-    scratch: &'a OnceCell<Option<Scratch<'o>>>,
-    own: Option<&'o OwnPages>,
-    /// Of the scratch, and of other memory.
-    known_scratch: KnownGrants<'a>,
+/// Copies for one system call. Those without a grant are done at once.
+pub struct XenCopies<'a> {
     known: KnownGrants<'a>,
-    segments: ArrayVec<Segment<'a>, SEGMENTS_MAX>,
-    /// Where the status of each goes.
-    statuses: ArrayVec<&'a mut CopyStatus, SEGMENTS_MAX>,
-    /// Which of them go to the scratch, and the private bytes that are to be copied from there.
-    from_scratch: ArrayVec<(usize, &'a mut [u8]), SEGMENTS_MAX>,
+    segments: ArrayVec<Segment<'a>, COPIES_MAX>,
+    /// The segments that copy few private bytes, and these.
+    short: ArrayVec<(usize, Short<'a>), SCRATCH_PLACES>,
+    count: usize,
+    /// A bit for each copy that has no segment: it is done, or has failed.
+    apart: u128,
+    bytes_apart: u64,
+    /// The copies that have failed. Empty, it allocates nothing.
+    faults: Vec<(usize, CopyStatus)>,
 }
 
-/// Copies a batch. Copies without a grant are done here; the rest goes into as few system calls as
-/// possible.
-pub(crate) fn copy(
-    gntdev: BorrowedFd<'_>,
-    own: Option<&OwnPages>,
-    batch: &mut [GrantCopy<'_, Peer>],
-) {
-    let scratch = OnceCell::new();
-    let mut segments = Segments::new(&scratch, own);
-    for op in batch {
-        if op.is_granted() {
-            segments.push(op);
-        } else {
-            op.status = copy_own(op);
-        }
-        if segments.segments.is_full() {
-            segments.perform(gntdev);
-        }
-    }
-    segments.perform(gntdev);
+const _: () = assert!(COPIES_MAX <= u128::BITS as usize);
+
+/// Private bytes that go through a scratch, if there is one.
+enum Short<'a> {
+    From(&'a [u8]),
+    Into(&'a mut [u8]),
 }
 
-impl<'a, 'o> Segments<'a, 'o> {
-    fn new(scratch: &'a OnceCell<Option<Scratch<'o>>>, own: Option<&'o OwnPages>) -> Self {
+impl Default for XenCopies<'_> {
+    // Without the hint it is made elsewhere and copied here, all of its room for copies.
+    #[inline(always)]
+    fn default() -> Self {
         Self {
-            scratch,
-            own,
-            known_scratch: KnownGrants::default(),
             known: KnownGrants::default(),
             segments: ArrayVec::new(),
-            statuses: ArrayVec::new(),
-            from_scratch: ArrayVec::new(),
+            short: ArrayVec::new(),
+            count: 0,
+            apart: 0,
+            bytes_apart: 0,
+            faults: Vec::new(),
         }
     }
+}
 
-    /// Adds a copy. The caller checked for space. A copy that leaves its page or its memory fails
-    /// without a system call.
+impl<'a> Copies<'a, Peer> for XenCopies<'a> {
+    /// A copy that leaves its page or its memory fails without a system call.
     #[inline(always)]
-    fn push(&mut self, op: &'a mut GrantCopy<'_, Peer>) {
-        let GrantCopy { source, dest, len, status } = op;
-        let segment = match (&*source, &*dest) {
-            (Source::Private(_), _) | (_, Dest::Private(_)) => {
-                self.private_segment(source, dest, *len)
+    fn push(&mut self, source: Source<'a, Peer>, dest: Dest<'a, Peer>, len: u16) {
+        let segment = match (&source, &dest) {
+            (Source::Grant { .. }, Dest::Private(_)) | (Source::Private(_), Dest::Grant { .. }) => {
+                self.private_segment(source, dest, len)
             }
-            _ => Segment::new(source, dest, *len, &mut self.known),
+            (Source::Grant { .. }, _) | (_, Dest::Grant { .. }) => {
+                Segment::new(source, dest, len, &mut self.known)
+            }
+            _ => return self.copy_apart(&source, dest, len),
         };
         match segment {
-            Ok(segment) => {
-                *status = CopyStatus::Okay;
-                self.segments.push(segment);
-                self.statuses.push(status);
-            }
-            Err(fault) => *status = fault,
+            Ok(segment) => self.segments.push(segment),
+            Err(fault) => self.fail(fault),
         }
+        self.count += 1;
     }
 
+    #[inline]
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn status(&self, n: usize) -> CopyStatus {
+        let fault = self.faults.iter().find(|(copy, _)| *copy == n);
+        fault.map_or(CopyStatus::Okay, |(_, fault)| *fault)
+    }
+
+    fn tally(&self) -> Tally {
+        let done = with_segments(self.count, self.apart).zip(&self.segments);
+        let done = done.filter(|(n, _)| self.status(*n) == CopyStatus::Okay);
+        let bytes: u64 = done.map(|(_, segment)| u64::from(segment.len())).sum();
+        Tally { granted: self.segments.len(), bytes: self.bytes_apart + bytes }
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        self.segments.clear();
+        self.short.clear();
+        self.faults.clear();
+        (self.count, self.apart, self.bytes_apart) = (0, 0, 0);
+    }
+}
+
+impl<'a> XenCopies<'a> {
     /// A copy of private bytes, which go through the scratch if they are few. Apart: where pages are copied, it only takes room in the cache.
     #[inline(never)]
     fn private_segment(
         &mut self,
-        source: &'a Source<'_, Peer>,
-        dest: &'a mut Dest<'_, Peer>,
+        source: Source<'a, Peer>,
+        dest: Dest<'a, Peer>,
         len: u16,
     ) -> Result<Segment<'a>, CopyStatus> {
         use CopyStatus::{BadDest, BadSource};
-        let Some((region, place)) = self.place(len) else {
-            return Segment::new(source, dest, len, &mut self.known);
+        let is_short = usize::from(len) <= SCRATCH_BYTES && !self.short.is_full();
+        let (source, dest, short) = match (source, dest) {
+            (Source::Private(bytes), dest) if is_short => {
+                let bytes = bytes.get(..len.into()).ok_or(BadSource)?;
+                let dest = End::dest(dest, len, &mut self.known).ok_or(BadDest)?;
+                (End::nowhere(len), dest, Short::From(bytes))
+            }
+            (source, Dest::Private(bytes)) if is_short => {
+                let source = End::source(source, len, &mut self.known).ok_or(BadSource)?;
+                let bytes = bytes.get_mut(..len.into()).ok_or(BadDest)?;
+                (source, End::nowhere(len), Short::Into(bytes))
+            }
+            (source, dest) => return Segment::new(source, dest, len, &mut self.known),
         };
-        let own = End::mapped(region, place, len, &mut self.known_scratch);
-        if let Source::Private(bytes) = source {
-            let bytes = bytes.get(..len.into()).ok_or(BadSource)?;
-            region.copy_in(place, bytes).map_err(|_| BadSource)?;
-            let ends = own.zip(End::dest(dest, len, &mut self.known));
-            let segment = ends.and_then(|(source, dest)| Segment::between(source, dest));
-            return segment.ok_or(BadDest);
-        }
-        let source = End::source(source, len, &mut self.known).ok_or(BadSource)?;
-        let Dest::Private(bytes) = dest else { return Err(BadDest) };
-        let bytes = bytes.get_mut(..len.into()).ok_or(BadDest)?;
-        let segment = own.and_then(|dest| Segment::between(source, dest)).ok_or(BadDest)?;
-        self.from_scratch.push((self.segments.len(), bytes));
+        let segment = Segment::between(source, dest).ok_or(BadDest)?;
+        self.short.push((self.segments.len(), short));
         Ok(segment)
     }
 
-    /// The scratch's place for the next copy, if its `len` bytes go through it.
-    fn place(&self, len: u16) -> Option<(&'a Region, usize)> {
-        let own = self.own.filter(|_| usize::from(len) <= SCRATCH_BYTES)?;
-        let scratch = self.scratch.get_or_init(|| own.scratch()).as_ref()?;
-        Some((scratch.region()?, Scratch::place(self.segments.len())))
+    /// Copies without a grant.
+    #[inline(never)]
+    fn copy_apart(&mut self, source: &Source<'_, Peer>, dest: Dest<'_, Peer>, len: u16) {
+        match copy_own(source, dest, len) {
+            CopyStatus::Okay => {
+                self.apart |= 1 << self.count;
+                self.bytes_apart += u64::from(len);
+            }
+            fault => self.fail(fault),
+        }
+        self.count += 1;
     }
 
-    fn perform(&mut self, gntdev: BorrowedFd<'_>) {
-        if self.segments.is_empty() {
-            return;
-        }
-        let is_valid = grant_copy(gntdev, &mut self.segments).is_ok();
-        if !is_valid || !self.segments.iter().all(Segment::is_done) {
-            self.judge(gntdev, is_valid);
-        }
-        let scratch = || self.scratch.get()?.as_ref()?.region();
-        for (n, bytes) in self.from_scratch.drain(..) {
-            if *self.statuses[n] == CopyStatus::Okay
-                && scratch().is_none_or(|from| from.copy_out(Scratch::place(n), bytes).is_err())
-            {
-                *self.statuses[n] = CopyStatus::BadDest;
+    /// Leaves the next copy out.
+    #[cold]
+    fn fail(&mut self, fault: CopyStatus) {
+        self.apart |= 1 << self.count;
+        self.faults.push((self.count, fault));
+    }
+
+    /// Performs the copies, by one system call. Returns whether all were done.
+    #[inline]
+    pub(crate) fn perform(&mut self, gntdev: BorrowedFd<'_>, own: Option<&OwnPages>) -> bool {
+        if !self.segments.is_empty() {
+            let own = own.filter(|_| !self.short.is_empty());
+            let scratch = own.and_then(OwnPages::scratch);
+            let region = scratch.as_ref().and_then(Scratch::region);
+            self.name_short(region);
+            let is_valid = grant_copy(gntdev, &mut self.segments).is_ok();
+            if !is_valid || !self.segments.iter().all(Segment::is_done) {
+                self.judge(gntdev, is_valid);
+            }
+            if let Some(region) = region {
+                self.take_short(region);
             }
         }
-        self.segments.clear();
-        self.statuses.clear();
+        self.faults.is_empty()
     }
 
-    /// Sets the status of each, of which some were not done.
+    /// Names the ends of copies of few private bytes, which are in the scratch if there is one.
+    fn name_short(&mut self, scratch: Option<&Region>) {
+        let mut known = KnownGrants::default();
+        for (n, (segment, bytes)) in self.short.iter_mut().enumerate() {
+            let segment = &mut self.segments[*segment];
+            let (place, len) = (Scratch::place(n), segment.len());
+            let mut named = |scratch| End::granted(known.of(scratch, place, len)?, len);
+            match bytes {
+                Short::From(bytes) => {
+                    let filled = scratch.filter(|to| to.copy_in(place, bytes).is_ok());
+                    let here = || End::source(Source::Private(bytes), len, &mut self.known);
+                    if let Some(end) = filled.and_then(&mut named).or_else(here) {
+                        segment.set_source(&end);
+                    }
+                }
+                Short::Into(bytes) => {
+                    let here = || End::dest(Dest::Private(take(bytes)), len, &mut self.known);
+                    if let Some(end) = scratch.and_then(&mut named).or_else(here) {
+                        segment.set_dest(&end);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what was copied into the scratch.
+    fn take_short(&mut self, scratch: &Region) {
+        let Self { short, count, apart, faults, .. } = self;
+        let copy_of = |segment| with_segments(*count, *apart).nth(segment);
+        for (n, (segment, bytes)) in short.drain(..).enumerate() {
+            let Short::Into(bytes) = bytes else { continue };
+            let has_failed = |(copy, _): &(usize, CopyStatus)| copy_of(segment) == Some(*copy);
+            if !faults.iter().any(has_failed) && scratch.copy_out(Scratch::place(n), bytes).is_err()
+            {
+                faults.extend(copy_of(segment).map(|copy| (copy, CopyStatus::BadDest)));
+            }
+        }
+    }
+
+    /// Notes which copies have failed, of which some were not done.
     #[cold]
     fn judge(&mut self, gntdev: BorrowedFd<'_>, is_valid: bool) {
-        for (segment, status) in self.segments.iter_mut().zip(&mut self.statuses) {
-            **status = match is_valid {
+        for (n, segment) in with_segments(self.count, self.apart).zip(&mut self.segments) {
+            let status = match is_valid {
                 true if segment.is_done() => CopyStatus::Okay,
                 true => status_of(gntdev, segment),
                 // A copy that the kernel cannot try ends the call, and the others may be done or
                 // not. Doing a copy twice is harmless.
                 false => repeat(gntdev, segment),
             };
+            if status != CopyStatus::Okay {
+                self.faults.push((n, status));
+            }
         }
     }
+}
+
+/// Which of the copies have segments, in their order, where those of a bit in `apart` have none.
+fn with_segments(count: usize, apart: u128) -> impl Iterator<Item = usize> {
+    (0..count).filter(move |n| apart & 1 << n == 0)
 }
 
 /// Performs a single copy.
@@ -189,11 +260,10 @@ fn is_readable(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> bool {
 }
 
 /// Copies between memory that this process can reach.
-#[inline(never)]
-fn copy_own(op: &mut GrantCopy<'_, Peer>) -> CopyStatus {
+fn copy_own(source: &Source<'_, Peer>, dest: Dest<'_, Peer>, len: u16) -> CopyStatus {
     use CopyStatus::{BadDest, BadSource};
-    let len = usize::from(op.len);
-    match (&op.source, &mut op.dest) {
+    let len = usize::from(len);
+    match (source, dest) {
         (Source::Private(source), dest) => match source.get(..len) {
             Some(source) => write_own(source, dest),
             None => BadSource,
@@ -214,7 +284,7 @@ fn copy_own(op: &mut GrantCopy<'_, Peer>) -> CopyStatus {
     }
 }
 
-fn write_own(source: &[u8], dest: &mut Dest<'_, Peer>) -> CopyStatus {
+fn write_own(source: &[u8], dest: Dest<'_, Peer>) -> CopyStatus {
     use CopyStatus::{BadDest, Okay};
     if let Dest::Private(dest) = dest {
         let Some(dest) = dest.get_mut(..source.len()) else { return BadDest };
@@ -233,7 +303,7 @@ fn okay_or<E>(fault: CopyStatus, copied: Result<(), E>) -> CopyStatus {
 mod tests {
     use std::os::fd::AsFd;
 
-    use hypervisor::{DomId, GrantRef, MappedGrants, MappedPages};
+    use hypervisor::{DomId, GrantCopy, GrantRef, MappedGrants, MappedPages, copy_all};
 
     use super::*;
     use crate::own_pages::tests::own_pages;
@@ -242,6 +312,10 @@ mod tests {
     /// A descriptor that refuses every ioctl: a copy that still succeeds made no system call.
     fn refusing() -> std::os::fd::OwnedFd {
         rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    fn copy(gntdev: BorrowedFd<'_>, own: Option<&OwnPages>, batch: &mut [GrantCopy<'_, Peer>]) {
+        copy_all(batch, |copies: &mut XenCopies<'_>| copies.perform(gntdev, own));
     }
 
     fn peer() -> Peer {
@@ -361,20 +435,17 @@ mod tests {
             (grant(&peer, u16::MAX), to(0), u16::MAX, BadSource),
             (grant(&peer, 0), to(u16::MAX), 1, BadDest),
         ];
-        for (source, mut dest, len, expected) in cases {
-            assert_eq!(
-                Segment::new(&source, &mut dest, len, &mut KnownGrants::default()).err(),
-                Some(expected)
-            );
+        for (source, dest, len, expected) in cases {
+            let segment = Segment::new(source, dest, len, &mut KnownGrants::default());
+            assert_eq!(segment.err(), Some(expected));
         }
         let mut short = [0; 99];
         let source = grant(&peer, 0);
-        let fault =
-            Segment::new(&source, &mut Dest::Private(&mut short), 100, &mut KnownGrants::default())
-                .err();
-        assert_eq!(fault, Some(BadDest));
-        let mut dest = Dest::Private(&mut short);
-        assert!(Segment::new(&source, &mut dest, 99, &mut KnownGrants::default()).is_ok());
+        for (len, fault) in [(100, Some(BadDest)), (99, None)] {
+            let dest = Dest::Private(&mut short);
+            let segment = Segment::new(source, dest, len, &mut KnownGrants::default());
+            assert_eq!(segment.err(), fault);
+        }
     }
 
     #[test]
@@ -383,14 +454,13 @@ mod tests {
         let (peer, mut byte) = (peer(), [0]);
         let (source, own) = (grant(&peer, 0), Source::Private(b"x"));
         let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
-        let (mut one, mut two) = (to(), to());
-        let mut bytes = Dest::Private(&mut byte);
-        for (segment, expected) in [
-            (Segment::new(&source, &mut bytes, 1, &mut KnownGrants::default()), BadSource),
-            (Segment::new(&own, &mut one, 1, &mut KnownGrants::default()), BadDest),
+        for (source, dest, expected) in [
+            (source, Dest::Private(&mut byte), BadSource),
+            (own, to(), BadDest),
             // Its source cannot be read either.
-            (Segment::new(&source, &mut two, 1, &mut KnownGrants::default()), BadSource),
+            (source, to(), BadSource),
         ] {
+            let segment = Segment::new(source, dest, 1, &mut KnownGrants::default());
             assert_eq!(status_of(refusing().as_fd(), &segment.ok().unwrap()), expected);
         }
     }
@@ -416,26 +486,46 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_is_cleared_knows_nothing_of_what_it_was() {
+        let (peer, mut first, mut second, mut third) = (peer(), [0; 4], [0; 4], [0]);
+        let mut copies = XenCopies::default();
+        copies.push(Source::Private(b"own!"), Dest::Private(&mut first), 4);
+        copies.push(Source::Private(b"own!"), Dest::Private(&mut second[..3]), 4);
+        copies.push(
+            Source::Private(b"far"),
+            Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 },
+            3,
+        );
+        assert!(!copies.perform(refusing().as_fd(), None));
+        use CopyStatus::{BadDest, BadSource, Okay};
+        assert_eq!([0, 1, 2].map(|n| copies.status(n)), [Okay, BadDest, BadSource]);
+        assert_eq!(copies.tally(), Tally { granted: 1, bytes: 4 });
+        copies.clear();
+        copies.push(grant(&peer, 4096), Dest::Private(&mut []), 1);
+        copies.push(Source::Private(b"x"), Dest::Private(&mut third), 1);
+        assert!(!copies.perform(refusing().as_fd(), None));
+        assert_eq!([0, 1].map(|n| copies.status(n)), [BadSource, Okay]);
+        assert_eq!(copies.tally(), Tally { granted: 0, bytes: 1 });
+    }
+
+    #[test]
     fn own_pages_are_named_by_their_grants() {
         let (peer, region) = (peer(), granted_memory(1, 8192));
         let (mut private, mut one) = ([0; 8], [0; 8]);
         let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
         let from = |offset| Source::Mapped { region: &region, offset };
-        let granted = |source: &Source<'_, Peer>, dest: &mut Dest<'_, Peer>| {
-            Segment::new(source, dest, 8, &mut KnownGrants::default()).ok().unwrap().granted()
-        };
-        assert_eq!(granted(&from(4088), &mut to()), (true, true));
+        let segment = |source, dest| Segment::new(source, dest, 8, &mut KnownGrants::default());
+        let granted = |source, dest| segment(source, dest).ok().unwrap().granted();
+        assert_eq!(granted(from(4088), to()), (true, true));
         // Beyond the granted page, and across its end.
-        assert_eq!(granted(&from(4096), &mut to()), (false, true));
-        assert_eq!(granted(&from(4089), &mut to()), (false, true));
-        let mut own = Dest::Mapped { region: &region, offset: 0 };
-        assert_eq!(granted(&grant(&peer, 0), &mut own), (true, true));
-        assert_eq!(granted(&grant(&peer, 0), &mut Dest::Private(&mut one)), (true, false));
+        assert_eq!(granted(from(4096), to()), (false, true));
+        assert_eq!(granted(from(4089), to()), (false, true));
+        let own = Dest::Mapped { region: &region, offset: 0 };
+        assert_eq!(granted(grant(&peer, 0), own), (true, true));
+        assert_eq!(granted(grant(&peer, 0), Dest::Private(&mut one)), (true, false));
         // Bounds are checked as without grants.
-        let mut beyond = Dest::Mapped { region: &region, offset: 8185 };
-        let refused =
-            Segment::new(&grant(&peer, 0), &mut beyond, 8, &mut KnownGrants::default()).err();
-        assert_eq!(refused, Some(CopyStatus::BadDest));
+        let beyond = Dest::Mapped { region: &region, offset: 8185 };
+        assert_eq!(segment(grant(&peer, 0), beyond).err(), Some(CopyStatus::BadDest));
         // Nothing of a copy that is refused gets to the program.
         let own = own_pages();
         let mut batch = [GrantCopy::new(grant(&peer, 0), Dest::Private(&mut private), 8)];
@@ -446,7 +536,7 @@ mod tests {
 
     #[test]
     fn short_private_bytes_go_through_granted_pages() {
-        let (peer, own, cell) = (peer(), own_pages(), OnceCell::new());
+        let (peer, own) = (peer(), own_pages());
         let (header, long, mut place, mut short) = ([7; 256], [0; 257], [0; 66], [0; 3]);
         let mut beyond = [0; 8];
         let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
@@ -458,21 +548,24 @@ mod tests {
             GrantCopy::new(grant(&peer, 0), Dest::Private(&mut short), 4),
             GrantCopy::new(grant(&peer, 4090), Dest::Private(&mut beyond), 7),
         ];
-        {
-            let mut plan = Segments::new(&cell, Some(&own));
-            batch.iter_mut().for_each(|op| plan.push(op));
+        let statuses: Vec<_> = {
+            let mut plan = XenCopies::default();
+            for op in &mut batch {
+                plan.push(op.source, op.dest.reborrow(), op.len);
+            }
+            let scratch = own.scratch().unwrap();
+            let scratch = scratch.region().unwrap();
+            plan.name_short(Some(scratch));
             let granted: Vec<_> = plan.segments.iter().map(Segment::granted).collect();
             assert_eq!(granted, [(true, true), (false, true), (true, true)]);
-            let later: Vec<_> =
-                plan.from_scratch.iter().map(|(n, bytes)| (*n, bytes.len())).collect();
-            assert_eq!((plan.statuses.len(), &*later), (3, &[(2, 66)][..]));
-            let scratch = cell.get().unwrap().as_ref().unwrap();
-            assert_eq!(scratch.region().unwrap().read::<[u8; 256]>(0), Ok(header));
-        }
+            assert_eq!(scratch.read::<[u8; 256]>(0), Ok(header));
+            scratch.copy_in(Scratch::place(1), &[3; 66]).unwrap();
+            plan.take_short(scratch);
+            (0..plan.len()).map(|n| plan.status(n)).collect()
+        };
+        assert_eq!(place, [3; 66]);
         use CopyStatus::{BadDest, BadSource};
-        assert_eq!(
-            batch[3..].iter().map(|op| op.status).collect::<Vec<_>>(),
-            [BadSource, BadDest, BadSource]
-        );
+        assert_eq!(statuses[..3], [CopyStatus::Okay; 3]);
+        assert_eq!(statuses[3..], [BadSource, BadDest, BadSource]);
     }
 }

@@ -6,12 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use hypervisor::guest_copy::{CopyForm, GuestCopies};
-use hypervisor::{
-    DmaRange, DomId, Error, EvtchnPort, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages,
-};
+use hypervisor::{DmaRange, DomId, Error, EvtchnPort, GrantMap, GrantRef, Hypervisor, MappedPages};
 use shm::Region;
 
-use crate::copy::{COPIES_PER_HYPERCALL, copy};
+use crate::copy::{COPIES_PER_HYPERCALL, XenCopies};
 use crate::device::{Device, OpenError, open};
 use crate::event::XenEvent;
 use crate::grant::{Aperture, Mapping};
@@ -86,6 +84,7 @@ impl Hypervisor for Xen {
     type Mapping = Mapping;
     type Aperture = Aperture;
     type Event = XenEvent;
+    type Copies<'a> = XenCopies<'a>;
 
     const COPIES_PER_HYPERCALL: usize = COPIES_PER_HYPERCALL;
 
@@ -128,8 +127,8 @@ impl Hypervisor for Xen {
     }
 
     #[inline]
-    fn copy(&self, batch: &mut [GrantCopy<'_, Peer>]) {
-        copy(self.gntdev.as_fd(), self.own.as_deref(), batch);
+    fn perform(&self, batch: &mut XenCopies<'_>) -> bool {
+        batch.perform(self.gntdev.as_fd(), self.own.as_deref())
     }
 
     fn buffer_memory(&self, len: usize) -> io::Result<Region> {

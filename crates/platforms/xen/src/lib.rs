@@ -28,6 +28,7 @@ mod shared_pages;
 pub mod store;
 mod sys;
 
+pub use copy::XenCopies;
 pub use device::OpenError;
 pub use event::XenEvent;
 pub use grant::{Aperture, Mapping};

@@ -27,7 +27,7 @@ pub const OWN_PAGES_OF_A_QUEUE: usize = GRANTED_BYTES / PAGE_SIZE;
 /// Private bytes that go through a [scratch](OwnPages::scratch): a frame's header, or a short frame. Copying more costs more than pinning a page.
 pub(crate) const SCRATCH_BYTES: usize = 256;
 /// Places of a scratch: one for each copy of a system call.
-const SCRATCH_PLACES: usize = 64;
+pub(crate) const SCRATCH_PLACES: usize = 64;
 const SCRATCH_LEN: usize = SCRATCH_PLACES * SCRATCH_BYTES;
 
 /// What this domain grants to itself.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use frame::{Body, FRAGMENTS_MAX, Frame, HEADER_MAX, Place, SHORT_MAX, WINDOW, Window};
 use hypervisor::{
-    CopyStatus, Dest, GrantCopy, GrantedMemory, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE,
-    PeerMemory,
+    COPIES_MAX, Copies as _, CopyStatus, Dest, GrantedMemory, Hypervisor, MappedGrants,
+    MappedPages, PAGE_SIZE, PeerMemory,
 };
 use ring::Slots;
 use ring::netif::Tx;
@@ -229,9 +229,6 @@ impl<H: Hypervisor> PacketAccess<H> {
 const PREFETCHED: u32 = 8;
 const CACHE_LINE: usize = 64;
 
-/// Most header copies in one batch. Nearly every frame needs one.
-const BATCH: usize = WINDOW + FRAGMENTS_MAX;
-
 /// Copies the header bytes of the frames in `fresh` into their private copies, across fragments
 /// where they are split (XSA-423). Returns the slots of frames whose memory cannot be read.
 fn copy_headers<H: Hypervisor>(
@@ -242,21 +239,21 @@ fn copy_headers<H: Hypervisor>(
 ) -> u64 {
     let PeerMemory { hypervisor, peer } = memory;
     let mapped = mapped.map(|pages| MappedGrants { peer, pages });
-    let mut ops = ArrayVec::<GrantCopy<'_, H::Peer>, BATCH>::new();
-    let mut slots = ArrayVec::<u8, BATCH>::new();
+    let mut copies = H::Copies::default();
+    let mut slots = ArrayVec::<u8, COPIES_MAX>::new();
     let mut unreadable = 0;
-    let mut flush = |ops: &mut ArrayVec<GrantCopy<'_, H::Peer>, BATCH>,
-                     slots: &mut ArrayVec<u8, BATCH>| {
-        hypervisor.copy(ops);
-        for (op, slot) in ops.iter().zip(&*slots) {
-            unreadable |= u64::from(op.status != CopyStatus::Okay) << slot;
+    let mut flush = |copies: &mut H::Copies<'_>, slots: &mut ArrayVec<u8, COPIES_MAX>| {
+        if !hypervisor.perform(copies) {
+            for (n, slot) in slots.iter().enumerate() {
+                unreadable |= u64::from(copies.status(n) != CopyStatus::Okay) << slot;
+            }
         }
-        ops.clear();
+        copies.clear();
         slots.clear();
     };
     for (slot, frame) in window.in_slots(fresh) {
-        if ops.remaining_capacity() < FRAGMENTS_MAX {
-            flush(&mut ops, &mut slots);
+        if copies.room() < FRAGMENTS_MAX {
+            flush(&mut copies, &mut slots);
         }
         let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
         for fragment in &frame.fragments {
@@ -264,16 +261,17 @@ fn copy_headers<H: Hypervisor>(
             // At most SHORT_MAX, or a fragment.
             let len = u16::try_from(rest.len()).unwrap_or(fragment.len).min(fragment.len);
             let (part, after) = rest.split_at_mut(len.into());
-            let source = granted.source(peer, mapped.as_ref(), len);
-            ops.push(GrantCopy::new(source, Dest::Private(part), len));
+            copies.push(granted.source(peer, mapped.as_ref(), len), Dest::Private(part), len);
             slots.push(slot);
             rest = after;
         }
     }
-    flush(&mut ops, &mut slots);
+    flush(&mut copies, &mut slots);
     unreadable
 }
 
+// Nearly every frame needs one copy.
+const _: () = assert!(WINDOW + FRAGMENTS_MAX <= COPIES_MAX);
 // A header from the header pages fits the frame's private copy.
 const _: () = assert!(header_channel::HEADER_LEN as usize == HEADER_MAX);
 // The length of a private header is a byte.

@@ -179,14 +179,14 @@ impl<'a> End<'a> {
     /// domain's own memory.
     #[inline(always)]
     pub(crate) fn source(
-        source: &'a Source<'_, Peer>,
+        source: Source<'a, Peer>,
         len: u16,
         known: &mut KnownGrants<'a>,
     ) -> Option<Self> {
         match source {
-            Source::Grant { peer, gref, offset } => Self::granted((peer, *gref, *offset), len),
+            Source::Grant { peer, gref, offset } => Self::granted((peer, gref, offset), len),
             Source::MappedGrant { .. } => Self::granted(source.granted()?, len),
-            Source::Mapped { region, offset } => Self::mapped(region, *offset, len, known),
+            Source::Mapped { region, offset } => Self::mapped(region, offset, len, known),
             Source::Private(source) => {
                 let bytes = source.get(..len.into())?;
                 Some(Self::local(bytes.as_ptr().cast_mut(), len))
@@ -196,14 +196,14 @@ impl<'a> End<'a> {
 
     #[inline(always)]
     pub(crate) fn dest(
-        dest: &'a mut Dest<'_, Peer>,
+        dest: Dest<'a, Peer>,
         len: u16,
         known: &mut KnownGrants<'a>,
     ) -> Option<Self> {
         match dest {
-            Dest::Grant { peer, gref, offset } => Self::granted((peer, *gref, *offset), len),
+            Dest::Grant { peer, gref, offset } => Self::granted((peer, gref, offset), len),
             Dest::MappedGrant { .. } => Self::granted(dest.granted()?, len),
-            Dest::Mapped { region, offset } => Self::mapped(region, *offset, len, known),
+            Dest::Mapped { region, offset } => Self::mapped(region, offset, len, known),
             Dest::Private(dest) => {
                 let bytes = dest.get_mut(..len.into())?;
                 Some(Self::local(bytes.as_mut_ptr(), len))
@@ -227,7 +227,7 @@ impl<'a> End<'a> {
     }
 
     #[inline(always)]
-    fn granted((peer, gref, offset): (&Peer, GrantRef, u16), len: u16) -> Option<Self> {
+    pub(crate) fn granted((peer, gref, offset): (&Peer, GrantRef, u16), len: u16) -> Option<Self> {
         if usize::from(offset) + usize::from(len) > PAGE_SIZE {
             return None;
         }
@@ -235,7 +235,13 @@ impl<'a> End<'a> {
         Some(Self { side, len, is_granted: true, local: PhantomData })
     }
 
-    /// The caller has found `len` bytes there, which are borrowed.
+    /// No memory, until it is replaced: a copy fails that names it.
+    #[inline(always)]
+    pub(crate) fn nowhere(len: u16) -> Self {
+        Self::local(std::ptr::null_mut(), len)
+    }
+
+    /// The caller has found `len` bytes there, which are borrowed; or none are there.
     #[inline]
     fn local(address: *mut u8, len: u16) -> Self {
         let side = Side::local(address);
@@ -243,12 +249,16 @@ impl<'a> End<'a> {
     }
 }
 
+/// A flag of a copy, if this end is named by a grant.
+fn flag(end: &End<'_>, flag: u16) -> u16 {
+    if end.is_granted { flag } else { 0 }
+}
+
 impl<'a> Segment<'a> {
     /// A copy not yet performed, of ends of the same length.
     #[inline(always)]
     #[expect(clippy::needless_pass_by_value, reason = "an end belongs to one copy")]
     pub(crate) fn between(source: End<'a>, dest: End<'a>) -> Option<Self> {
-        let flag = |end: &End<'_>, flag| if end.is_granted { flag } else { 0 };
         let flags = flag(&source, GNTCOPY_SOURCE_GREF) | flag(&dest, GNTCOPY_DEST_GREF);
         let (len, status, local) = (source.len, GNTST_OKAY, PhantomData);
         let segment = Self { source: source.side, dest: dest.side, len, flags, status, local };
@@ -258,14 +268,37 @@ impl<'a> Segment<'a> {
     /// A copy not yet performed.
     #[inline(always)]
     pub(crate) fn new(
-        source: &'a Source<'_, Peer>,
-        dest: &'a mut Dest<'_, Peer>,
+        source: Source<'a, Peer>,
+        dest: Dest<'a, Peer>,
         len: u16,
         known: &mut KnownGrants<'a>,
     ) -> std::result::Result<Self, CopyStatus> {
         let source = End::source(source, len, known).ok_or(CopyStatus::BadSource)?;
         let dest = End::dest(dest, len, known).ok_or(CopyStatus::BadDest)?;
         Self::between(source, dest).ok_or(CopyStatus::BadDest)
+    }
+
+    /// How many bytes.
+    pub(crate) fn len(&self) -> u16 {
+        self.len
+    }
+
+    /// Replaces its source by one of the same length.
+    #[inline]
+    pub(crate) fn set_source(&mut self, end: &End<'a>) {
+        if end.len == self.len {
+            self.source = end.side;
+            self.flags = flag(end, GNTCOPY_SOURCE_GREF) | self.flags & !GNTCOPY_SOURCE_GREF;
+        }
+    }
+
+    /// Replaces its destination by one of the same length.
+    #[inline]
+    pub(crate) fn set_dest(&mut self, end: &End<'a>) {
+        if end.len == self.len {
+            self.dest = end.side;
+            self.flags = flag(end, GNTCOPY_DEST_GREF) | self.flags & !GNTCOPY_DEST_GREF;
+        }
     }
 
     /// A copy of this source's first byte into a byte of this process.

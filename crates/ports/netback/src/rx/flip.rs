@@ -7,7 +7,7 @@
 
 use arrayvec::ArrayVec;
 use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
-use hypervisor::{CopyStatus, Dest, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
+use hypervisor::{COPIES_MAX, Copies as _, Dest, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use port::{DropReason, FRAGMENTS_MAX, Outcome};
 use wire::netif::{RxResponse, rx_flags, status};
 
@@ -16,8 +16,8 @@ use super::slots::Slots;
 
 /// Most pages of a packet: 64 KiB of frame.
 const PAGES: usize = 16;
-/// Most copies of a packet: one for each page, and one more for each fragment that ends within one.
-const COPIES: usize = 2 * PAGES + FRAGMENTS_MAX + 1;
+// A packet has one copy for each page, and one more for each fragment that ends within one.
+const _: () = assert!(2 * PAGES + FRAGMENTS_MAX < COPIES_MAX);
 
 type Pages = ArrayVec<Box<dyn FlipPage>, PAGES>;
 
@@ -60,19 +60,18 @@ impl<H: Hypervisor> Slots<H> {
     where
         H::Peer: 'a,
     {
-        let mut copies = ArrayVec::<GrantCopy<'p, H::Peer>, COPIES>::new();
+        let mut copies = H::Copies::<'p>::default();
         for (n, page) in (0..).zip(pages) {
             let size = size_of_page(len, n);
             let mut filled = 0;
             while filled < size {
                 let Some((source, run)) = next(size - filled) else { break };
                 let dest = Dest::Mapped { region: page, offset: filled.into() };
-                copies.push(GrantCopy::new(source, dest, run));
+                copies.push(source, dest, run);
                 filled += run;
             }
         }
-        self.hypervisor.copy(&mut copies);
-        let readable = copies.iter().all(|copy| copy.status == CopyStatus::Okay);
+        let readable = self.hypervisor.perform(&mut copies);
         (!readable).then_some(Outcome::SourceFault)
     }
 

@@ -1,7 +1,7 @@
 //! One batch of copies into a guest's buffers, and the responses that follow them.
 
 use arrayvec::ArrayVec;
-use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
+use hypervisor::{COPIES_MAX, Copies, CopyStatus, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Checksum, Gso};
 use port::{
     DropReason, FRAGMENTS_MAX, FRAME_MAX, FlowHash, Fragment, Frame, Memory, Outcome, Place,
@@ -18,8 +18,7 @@ use crate::hash::kind_of;
 
 use super::posted::PostedRing;
 
-/// Most copies in one batch. A merged frame of the greatest length needs no more: its header, its fragments and its tail, cut at pages.
-const COPIES_MAX: usize = 128;
+// A merged frame of the greatest length needs no more: its header, its fragments and its tail, cut at pages.
 const _: () = assert!(1 + FRAGMENTS_MAX + TAIL_MAX + FRAME_MAX.div_ceil(PAGE_SIZE) <= COPIES_MAX);
 /// Most copies for a frame of one slot.
 const COPIES_OF_SHORT: usize = 1 + FRAGMENTS_MAX;
@@ -190,27 +189,26 @@ impl Placement {
 /// Copies, and the responses that follow them.
 pub(super) struct CopyPlan<'a, H: Hypervisor> {
     placement: Placement,
-    copies: ArrayVec<GrantCopy<'a, H::Peer>, COPIES_MAX>,
+    copies: H::Copies<'a>,
     slots: ArrayVec<Planned, SLOTS_MAX>,
 }
 
 impl<'a, H: Hypervisor> CopyPlan<'a, H> {
     #[inline]
     pub(super) fn new(placement: Placement) -> Self {
-        Self { placement, copies: ArrayVec::new(), slots: ArrayVec::new() }
+        Self { placement, copies: H::Copies::default(), slots: ArrayVec::new() }
     }
 
     /// Whether a frame of one slot still fits.
     #[inline]
     pub(super) fn fits_short(&self) -> bool {
-        self.copies.remaining_capacity() >= COPIES_OF_SHORT && !self.slots.is_full()
+        self.copies.room() >= COPIES_OF_SHORT && !self.slots.is_full()
     }
 
     /// Whether a packet of `copies` copies and `slots` slots still fits.
     #[inline]
     pub(super) fn fits(&self, copies: usize, slots: u32) -> bool {
-        self.copies.remaining_capacity() >= copies
-            && self.slots.remaining_capacity() >= slots as usize
+        self.copies.room() >= copies && self.slots.remaining_capacity() >= slots as usize
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -232,15 +230,11 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         ring.consume();
         let buffer = buffers.find(GrantRef(request.gref), slot);
         let header = Source::Private(frame.header());
-        self.copies.push(GrantCopy::new(header, buffer.from(offset), frame.header_len.into()));
+        self.copies.push(header, buffer.from(offset), frame.header_len.into());
         let mut filled = u16::from(frame.header_len);
         for fragment in &frame.fragments {
             let dest = buffer.from(offset + filled);
-            self.copies.push(GrantCopy::new(
-                memory.source(fragment, 0, fragment.len),
-                dest,
-                fragment.len,
-            ));
+            self.copies.push(memory.source(fragment, 0, fragment.len), dest, fragment.len);
             filled += fragment.len;
         }
         self.slots.push(Planned::Data {
@@ -304,7 +298,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             let mut filled = 0;
             while filled < size {
                 let Some((source, run)) = next(size - filled) else { break };
-                self.copies.push(GrantCopy::new(source, buffer.from(offset + filled), run));
+                self.copies.push(source, buffer.from(offset + filled), run);
                 filled += run;
             }
             let more = if left > 0 { rx_flags::MORE_DATA } else { 0 };
@@ -337,39 +331,41 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         ring: &mut RxRing<H>,
         mut each: impl FnMut(Option<Outcome>),
     ) {
-        hypervisor.copy(&mut self.copies);
-        let mut copies = self.copies.iter();
+        let all_done = hypervisor.perform(&mut self.copies);
+        let mut done = 0;
         for slot in &self.slots {
-            each(respond(ring, slot, &mut copies));
+            let fault = match slot {
+                Planned::Data { copies, .. } if !all_done => {
+                    let copies = done..done + usize::from(*copies);
+                    done = copies.end;
+                    copies.filter_map(|n| fault_of(self.copies.status(n))).last()
+                }
+                _ => None,
+            };
+            respond(ring, slot, fault);
+            each(fault);
         }
     }
 }
 
-/// Writes one response. Returns the error of its copies, if there was one.
+/// What a copy's failure makes of its frame.
+fn fault_of(status: CopyStatus) -> Option<Outcome> {
+    match status {
+        CopyStatus::Okay => None,
+        CopyStatus::BadSource => Some(Outcome::SourceFault),
+        CopyStatus::BadDest => Some(Outcome::Dropped(DropReason::MemoryFault)),
+    }
+}
+
+/// Writes one response.
 #[inline(always)]
-fn respond<'a, 'c: 'a, P: 'a + 'c>(
-    ring: &mut PostedRing<impl SharedPage>,
-    slot: &Planned,
-    copies: &mut impl Iterator<Item = &'a GrantCopy<'c, P>>,
-) -> Option<Outcome> {
+fn respond(ring: &mut PostedRing<impl SharedPage>, slot: &Planned, fault: Option<Outcome>) {
     match slot {
-        Planned::Extra(info) => {
-            ring.respond(zerocopy::transmute!(*info));
-            None
-        }
-        Planned::Data { id, offset, len, flags, copies: count } => {
-            let mut fault = None;
-            for copy in copies.take((*count).into()) {
-                fault = match copy.status {
-                    CopyStatus::Okay => fault,
-                    CopyStatus::BadSource => Some(Outcome::SourceFault),
-                    CopyStatus::BadDest => Some(Outcome::Dropped(DropReason::MemoryFault)),
-                };
-            }
+        Planned::Extra(info) => ring.respond(zerocopy::transmute!(*info)),
+        Planned::Data { id, offset, len, flags, .. } => {
             // A page's length fits the status.
             let status = if fault.is_none() { *len as i16 } else { status::ERROR };
             ring.respond(RxResponse { id: *id, offset: *offset, flags: *flags, status });
-            fault
         }
     }
 }

@@ -5,8 +5,8 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
 use hypervisor::{
-    DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantCopy, GrantMap, GrantRef, Hypervisor,
-    MappedPages,
+    CopyStatus, DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantMap, GrantRef, Hypervisor,
+    MappedPages, PlainCopies,
 };
 use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
@@ -55,6 +55,7 @@ impl Hypervisor for Tampered {
     type Mapping = Watched<Mapping>;
     type Aperture = Watched<Aperture>;
     type Event = HostEvent;
+    type Copies<'a> = PlainCopies<'a, Self::Peer>;
 
     const UNPINNED_MAPPINGS: bool = true;
 
@@ -103,12 +104,13 @@ impl Hypervisor for Tampered {
         self.act();
     }
 
-    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
-        for op in batch {
+    fn perform(&self, batch: &mut Self::Copies<'_>) -> bool {
+        for op in &mut batch.copies {
             self.act();
             self.machine.copy(std::slice::from_mut(op));
         }
         self.act();
+        batch.copies.iter().all(|op| op.status == CopyStatus::Okay)
     }
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: EvtchnPort) -> Result<HostEvent, Error> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hypervisor::guest_copy::GrantedBuffer;
 use hypervisor::{
-    CopyForm, DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantCopy, GrantMap, GrantRef,
-    GuestCopies, GuestCopyCounts, Hypervisor, MappedPages, Meter, PAGE_SIZE,
+    CopyForm, DmaRange, DomId, Error, EvtchnPort, FrameNumber, GrantMap, GrantRef, GuestCopies,
+    GuestCopyCounts, Hypervisor, MappedPages, Meter, PAGE_SIZE, PlainCopies,
 };
 use machine::{Aperture, Domain, HostEvent, Machine, Mapping};
 use shm::Region;
@@ -124,6 +124,7 @@ impl Hypervisor for Granting {
     type Mapping = Mapping;
     type Aperture = Aperture;
     type Event = HostEvent;
+    type Copies<'a> = PlainCopies<'a, Self::Peer>;
 
     const RESUMES_GUEST_COPIES: bool = true;
 
@@ -166,8 +167,8 @@ impl Hypervisor for Granting {
         self.machine.dma_map(peer, mapped, batch);
     }
 
-    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
-        self.machine.copy(batch);
+    fn perform(&self, batch: &mut Self::Copies<'_>) -> bool {
+        self.machine.perform(batch)
     }
 
     fn guest_copies(

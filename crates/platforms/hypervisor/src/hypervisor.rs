@@ -103,7 +103,7 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     }
 
     /// Performs a batch of copies between granted, mapped and private memory. Returns whether all were done; otherwise each has its
-    /// [status](Copies::status).
+    /// [status](Copies::status). A batch is performed once, and then dropped or cleared.
     ///
     /// Every grant is checked at every use, unless its page is mapped pinned.
     fn perform(&self, batch: &mut Self::Copies<'_>) -> bool;

@@ -26,7 +26,7 @@ const GRANTED_BYTES: usize = 1 << 20;
 pub const OWN_PAGES_OF_A_QUEUE: usize = GRANTED_BYTES / PAGE_SIZE;
 /// Private bytes that go through a [scratch](OwnPages::scratch): a frame's header, or a short frame. Copying more costs more than pinning a page.
 pub(crate) const SCRATCH_BYTES: usize = 256;
-/// Places of a scratch: one for each copy of a system call.
+/// Places of a scratch. Further short copies of a system call pin their pages.
 pub(crate) const SCRATCH_PLACES: usize = 64;
 const SCRATCH_LEN: usize = SCRATCH_PLACES * SCRATCH_BYTES;
 
@@ -96,7 +96,7 @@ impl OwnPages {
         Ok(region.keeping(Grants::new(self.own, grefs, entries, self.granted.clone())))
     }
 
-    /// Granted memory with a place of [`SCRATCH_BYTES`] for each copy of a system call, for as long as the result lives.
+    /// Granted memory with [`SCRATCH_PLACES`] places of [`SCRATCH_BYTES`], for as long as the result lives.
     pub(crate) fn scratch(&self) -> Option<Scratch<'_>> {
         let free = self.scratches.lock().pop();
         let new = || self.grant(SCRATCH_LEN, SCRATCH_LEN).ok();

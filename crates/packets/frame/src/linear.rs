@@ -17,80 +17,87 @@ use crate::{Body, FRAGMENTS_MAX, FRAME_MAX, Fragment, Frame, Memory, Outcome, Pl
 /// # Errors
 /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
 pub fn linearise(frame: &Frame, body: Body<'_>, whole: &mut [u8]) -> Result<u64, Outcome> {
-    let mut copies = ArrayVec::<CopyOut<'_>, FRAGMENTS_MAX>::new();
-    let copied = plan(frame, body, Target::Private(whole), &mut copies)?;
-    fetch(body, &mut copies)?;
+    let mut copies = ArrayVec::<CopyOut, FRAGMENTS_MAX>::new();
+    let place = place_in(whole)?;
+    let mut to = Target::Private(whole);
+    let copied = plan(frame, body, &mut to, place, &mut copies)?;
+    fetch(body, &mut copies, &mut to)?;
     Ok(copied)
 }
 
-/// Copies what is private or mapped here of a frame to `whole`, and adds the copies out of granted pages, which are performed
+/// All of a slice.
+fn place_in(whole: &[u8]) -> Result<Range<u32>, Outcome> {
+    Ok(0..u32::try_from(whole.len()).map_err(|_| Outcome::SourceFault)?)
+}
+
+/// Copies what is private or mapped here of a frame to its place in `to`, and adds the copies out of granted pages, which are performed
 /// where there is no room for more. Returns how many bytes were copied.
-fn plan<'a, const MOST: usize>(
+fn plan<const MOST: usize>(
     frame: &Frame,
     body: Body<'_>,
-    whole: Target<'a>,
-    copies: &mut ArrayVec<CopyOut<'a>, MOST>,
+    to: &mut Target<'_>,
+    place: Range<u32>,
+    copies: &mut ArrayVec<CopyOut, MOST>,
 ) -> Result<u64, Outcome> {
-    let (mut header, rest) = whole.split_at(frame.header_len.into()).ok_or(Outcome::SourceFault)?;
-    header.write(frame.header());
-    let copied = plan_body(frame, body, rest, copies)?;
-    Ok(copied + u64::from(frame.header_len))
+    let header_len = u32::from(frame.header_len);
+    if place.start + header_len > place.end || !to.write(place.start as usize, frame.header()) {
+        return Err(Outcome::SourceFault);
+    }
+    let place = place.start + header_len..place.end;
+    Ok(u64::from(header_len) + plan_body(frame, body, to, place, copies)?)
 }
 
 /// The same for its body, all that follows the private header.
-fn plan_body<'a, const MOST: usize>(
+fn plan_body<const MOST: usize>(
     frame: &Frame,
     body: Body<'_>,
-    mut rest: Target<'a>,
-    copies: &mut ArrayVec<CopyOut<'a>, MOST>,
+    to: &mut Target<'_>,
+    place: Range<u32>,
+    copies: &mut ArrayVec<CopyOut, MOST>,
 ) -> Result<u64, Outcome> {
-    let mut copied = 0;
-    for run in frame.runs() {
-        let (mut to, after) = rest.split_at(run.len().into()).ok_or(Outcome::SourceFault)?;
-        rest = after;
-        let place = match run {
-            Run::Private(bytes) => {
-                to.write(bytes);
-                copied += to.len() as u64;
-                continue;
-            }
-            Run::Fragment(fragment) => fragment.place,
-        };
-        match (place, body) {
-            (Place::Grant(from), Body::Granted { .. }) => {
+    let (mut behind, mut copied) = (place.start, 0);
+    // Not a loop, which would ask of each run whether it is one of the tail.
+    frame.runs().try_for_each(|run| {
+        let (at, len) = (behind, run.len());
+        behind += u32::from(len);
+        let is_copied = match (run, body) {
+            _ if behind > place.end => false,
+            (Run::Fragment(Fragment { place: Place::Grant(from), .. }), Body::Granted { .. }) => {
                 if copies.is_full() {
-                    fetch(body, copies)?;
+                    fetch(body, copies, to)?;
                 }
-                copies.push(CopyOut { from, to });
+                copies.push(CopyOut { from: *from, at, len });
+                return Ok(());
             }
-            (Place::Region { index, offset }, body) => {
-                let regions = body.regions().ok_or(Outcome::SourceFault)?;
-                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-                let region = regions.get(usize::from(index)).ok_or(Outcome::SourceFault)?;
-                copied += to.len() as u64;
-                to.fill_from(region, offset).then_some(()).ok_or(Outcome::SourceFault)?;
+            (Run::Private(bytes), _) => to.write(at as usize, bytes),
+            (Run::Fragment(Fragment { place: Place::Region { index, offset }, .. }), body) => {
+                let region = body.regions().and_then(|regions| regions.get(usize::from(*index)));
+                let from = usize::try_from(*offset).unwrap_or(usize::MAX);
+                region.is_some_and(|region| to.fill(at as usize, len.into(), region, from))
             }
-            _ => return Err(Outcome::SourceFault),
-        }
-    }
+            (Run::Fragment(_), _) => false,
+        };
+        copied += u64::from(len);
+        is_copied.then_some(()).ok_or(Outcome::SourceFault)
+    })?;
     // Else the last bytes would be those of an earlier frame in the same buffer.
-    if !rest.is_empty() {
-        return Err(Outcome::SourceFault);
-    }
-    Ok(copied)
+    if behind == place.end { Ok(copied) } else { Err(Outcome::SourceFault) }
 }
 
 /// Performs the copies out of granted pages, and empties their list.
 fn fetch<const MOST: usize>(
     body: Body<'_>,
-    copies: &mut ArrayVec<CopyOut<'_>, MOST>,
+    copies: &mut ArrayVec<CopyOut, MOST>,
+    to: &mut Target<'_>,
 ) -> Result<(), Outcome> {
     let is_copied = match body {
-        Body::Granted { memory, mapped } if !copies.is_empty() => memory.copy_out(mapped, copies),
+        Body::Granted { memory, mapped } if !copies.is_empty() => {
+            memory.copy_out(mapped, copies, to)
+        }
         _ => true,
     };
     copies.clear();
-    is_copied.then_some(()).ok_or(Outcome::SourceFault)
+    if is_copied { Ok(()) } else { Err(Outcome::SourceFault) }
 }
 
 /// Where in the buffer a frame begins, so that its body is at the same place in a page as in its sender's memory: a hypervisor
@@ -230,27 +237,24 @@ impl Linear {
         let Some(memory) = memory else { return (0, 0) };
         let first = places.len();
         let (mut at, mut own) = (places.last().map_or(0, |place| place.end), 0);
-        let mut copies = ArrayVec::<CopyOut<'_>, COPIES_MAX>::new();
+        let mut copies = ArrayVec::<CopyOut, COPIES_MAX>::new();
+        let mut to = Target::Mapped(memory);
         for frame in frames.take(WINDOW - first) {
-            let rest = memory.len().saturating_sub(at);
-            let target = Target::Mapped { region: memory, offset: at, len: rest };
-            let Some((_, behind)) = target.split_at(N) else { break };
-            let start = N + start(frame, behind.address());
+            let Ok(address) = memory.address(at + N, 0) else { break };
+            let start = at + N + start(frame, address.addr());
             let end = start + frame.len as usize;
-            if end > rest || copies.remaining_capacity() < frame.runs_max() {
+            if end > memory.len() || copies.remaining_capacity() < frame.runs_max() {
                 break;
             }
-            let mut front = Target::Mapped { region: memory, offset: at + start - N, len: N };
-            front.write(&before(frame));
-            let whole = Target::Mapped { region: memory, offset: at + start, len: end - start };
-            let Ok(copied) = plan(frame, body, whole, &mut copies) else { break };
+            to.write(start - N, &before(frame));
+            // Below the buffer's length.
+            let (Ok(from), Ok(to_end)) = (u32::try_from(start), u32::try_from(end)) else { break };
+            let Ok(copied) = plan(frame, body, &mut to, from..to_end, &mut copies) else { break };
             own += copied;
-            places.push(at + start - N..at + end);
-            at += end;
+            places.push(start - N..end);
+            at = end;
         }
-        let is_copied = fetch(body, &mut copies).is_ok();
-        drop(copies);
-        if !is_copied {
+        if fetch(body, &mut copies, &mut to).is_err() {
             places.truncate(first);
         }
         (places.len() - first, own)
@@ -287,10 +291,11 @@ impl Bounce {
     ) -> Result<(&Frame, Memory<'_, P>), Outcome> {
         let len = (frame.len as usize).saturating_sub(frame.header_len.into());
         let bytes = self.bytes.get_mut(..len).ok_or(Outcome::SourceFault)?;
-        let mut copies = ArrayVec::<CopyOut<'_>, FRAGMENTS_MAX>::new();
-        plan_body(frame, body, Target::Private(bytes), &mut copies)?;
-        fetch(body, &mut copies)?;
-        drop(copies);
+        let mut copies = ArrayVec::<CopyOut, FRAGMENTS_MAX>::new();
+        let place = place_in(bytes)?;
+        let mut to = Target::Private(bytes);
+        plan_body(frame, body, &mut to, place, &mut copies)?;
+        fetch(body, &mut copies, &mut to)?;
         self.frame.clone_from(frame);
         self.frame.fragments.clear();
         self.frame.tail = None;

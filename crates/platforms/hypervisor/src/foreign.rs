@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::mem::take;
 
 use shm::Region;
 
@@ -16,106 +17,57 @@ use crate::grant::{Dest, MappedGrants};
 use crate::hypervisor::Hypervisor;
 use crate::pages::{Granted, MappedPages};
 
-/// One copy out of granted memory: from `from` on, as many bytes as `to` has, within one page.
-#[derive(Debug)]
-pub struct CopyOut<'a> {
+/// One copy out of granted memory, within one page.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyOut {
     /// Where the bytes lie.
     pub from: Granted,
-    /// Where they go.
-    pub to: Target<'a>,
+    /// Where in the target they go: the first byte.
+    pub at: u32,
+    /// How many.
+    pub len: u16,
 }
 
-/// Bytes of this process that are to be written.
+/// Memory of this process that copies fill.
 #[derive(Debug)]
 pub enum Target<'a> {
     /// Private memory.
     Private(&'a mut [u8]),
-    /// Bytes of mapped memory, which a platform may reach [at less cost](Hypervisor::buffer_memory).
-    Mapped {
-        /// The memory.
-        region: &'a Region,
-        /// The first byte.
-        offset: usize,
-        /// How many bytes.
-        len: usize,
-    },
+    /// Mapped memory, which a platform may reach [at less cost](Hypervisor::buffer_memory).
+    Mapped(&'a Region),
 }
 
-impl<'a> Target<'a> {
-    /// How many bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Private(bytes) => bytes.len(),
-            Self::Mapped { len, .. } => *len,
-        }
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The address of the first byte.
-    #[must_use]
-    pub fn address(&self) -> usize {
-        match self {
-            Self::Private(bytes) => bytes.as_ptr().addr(),
-            Self::Mapped { region, offset, .. } => {
-                region.address(*offset, 0).map_or(0, <*mut u8>::addr)
-            }
-        }
-    }
-
-    /// The first `mid` bytes, and the rest.
-    #[must_use]
-    pub fn split_at(self, mid: usize) -> Option<(Self, Self)> {
-        match self {
-            Self::Private(bytes) => {
-                let (first, rest) = bytes.split_at_mut_checked(mid)?;
-                Some((Self::Private(first), Self::Private(rest)))
-            }
-            Self::Mapped { region, offset, len } => {
-                let rest = len.checked_sub(mid)?;
-                let first = Self::Mapped { region, offset, len: mid };
-                Some((first, Self::Mapped { region, offset: offset + mid, len: rest }))
-            }
-        }
-    }
-
-    /// Copies the first bytes of `source` here, as many as fit. Returns false if the mapped memory ends before them.
+impl Target<'_> {
+    /// Copies `source` to byte `at`. Returns false if the memory ends before it.
     // Without the hint the compiler emits a call here, and a second one for a copy of a few bytes.
     #[inline(always)]
-    pub fn write(&mut self, source: &[u8]) -> bool {
+    pub fn write(&mut self, at: usize, source: &[u8]) -> bool {
         match self {
-            Self::Private(bytes) => {
-                let len = bytes.len().min(source.len());
-                bytes[..len].copy_from_slice(&source[..len]);
-                true
-            }
-            Self::Mapped { region, offset, len } => {
-                region.copy_in(*offset, &source[..source.len().min(*len)]).is_ok()
-            }
+            Self::Private(bytes) => match part(bytes, at, source.len()) {
+                Some(part) => {
+                    part.copy_from_slice(source);
+                    true
+                }
+                None => false,
+            },
+            Self::Mapped(region) => region.copy_in(at, source).is_ok(),
         }
     }
 
-    /// Fills the target from byte `from` of `source`. Returns false if either memory ends too early.
-    pub fn fill_from(&mut self, source: &Region, from: usize) -> bool {
+    /// Copies `len` bytes of `source`, from byte `from` of it on, to byte `at`. Returns false if either memory ends too early.
+    pub fn fill(&mut self, at: usize, len: usize, source: &Region, from: usize) -> bool {
         match self {
-            Self::Private(bytes) => source.copy_out(from, bytes).is_ok(),
-            Self::Mapped { region, offset, len } => {
-                Region::copy_between(source, from, region, *offset, *len).is_ok()
-            }
+            Self::Private(bytes) => match part(bytes, at, len) {
+                Some(part) => source.copy_out(from, part).is_ok(),
+                None => false,
+            },
+            Self::Mapped(region) => Region::copy_between(source, from, region, at, len).is_ok(),
         }
     }
+}
 
-    fn dest<P>(&mut self) -> Dest<'_, P> {
-        match self {
-            Self::Private(bytes) => Dest::Private(bytes),
-            Self::Mapped { region, offset, .. } => Dest::Mapped { region, offset: *offset },
-        }
-    }
+fn part(bytes: &mut [u8], at: usize, len: usize) -> Option<&mut [u8]> {
+    bytes.get_mut(at..)?.get_mut(..len)
 }
 
 /// Memory that one domain grants to this one, on any platform.
@@ -123,8 +75,13 @@ impl<'a> Target<'a> {
 /// Every grant is checked at every use. [Mapped pages](MappedPages) stay mapped while the caller
 /// borrows them.
 pub trait GrantedMemory: Any + Send + Sync {
-    /// Copies bytes to this process's memory. Returns whether all of them could be read.
-    fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool;
+    /// Copies bytes to this process's memory, each copy behind the one before it. Returns whether all of them could be read and had a place.
+    fn copy_out(
+        &self,
+        mapped: Option<MappedPages<'_>>,
+        batch: &[CopyOut],
+        to: &mut Target<'_>,
+    ) -> bool;
 
     /// Finds the addresses at which a device can read the bytes, as an IOMMU does, and sets each
     /// range's address. The addresses are valid while `mapped` is borrowed, and as long as a
@@ -150,21 +107,51 @@ impl<H: Hypervisor> fmt::Debug for PeerMemory<H> {
     }
 }
 
-impl<H: Hypervisor> GrantedMemory for PeerMemory<H> {
-    fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool {
+impl<H: Hypervisor> PeerMemory<H> {
+    #[inline]
+    fn copy_each<'a>(
+        &self,
+        mapped: Option<MappedPages<'_>>,
+        batch: &[CopyOut],
+        mut dest: impl FnMut(&CopyOut) -> Option<Dest<'a, H::Peer>>,
+    ) -> bool {
         let Self { hypervisor, peer } = self;
         let mapped = mapped.map(|pages| MappedGrants { peer, pages });
         let mut readable = true;
-        for some in batch.chunks_mut(COPIES_MAX) {
+        for some in batch.chunks(COPIES_MAX) {
             let mut copies = H::Copies::default();
-            for CopyOut { from, to } in some {
-                // A longer one would cross the page's end, which is refused.
-                let len = u16::try_from(to.len()).unwrap_or(u16::MAX);
-                copies.push(from.source(peer, mapped.as_ref(), len), to.dest(), len);
+            for copy in some {
+                let Some(dest) = dest(copy) else { return false };
+                copies.push(copy.from.source(peer, mapped.as_ref(), copy.len), dest, copy.len);
             }
             readable &= hypervisor.perform(&mut copies);
         }
         readable
+    }
+}
+
+impl<H: Hypervisor> GrantedMemory for PeerMemory<H> {
+    fn copy_out(
+        &self,
+        mapped: Option<MappedPages<'_>>,
+        batch: &[CopyOut],
+        to: &mut Target<'_>,
+    ) -> bool {
+        match to {
+            Target::Mapped(region) => self.copy_each(mapped, batch, |copy| {
+                Some(Dest::Mapped { region, offset: copy.at as usize })
+            }),
+            Target::Private(bytes) => {
+                let (mut start, mut bytes) = (0, &mut **bytes);
+                self.copy_each(mapped, batch, |copy| {
+                    let before = copy.at.checked_sub(start)?;
+                    let (_, behind) = take(&mut bytes).split_at_mut_checked(before as usize)?;
+                    let (place, rest) = behind.split_at_mut_checked(copy.len.into())?;
+                    (start, bytes) = (copy.at + u32::from(copy.len), rest);
+                    Some(Dest::Private(place))
+                })
+            }
+        }
     }
 
     fn dma_map<'a>(&'a self, mapped: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]) {

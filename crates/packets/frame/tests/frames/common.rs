@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use frame::{Body, FRAGMENTS_MAX, Fragment, Frame, HEADER_MAX};
 use hypervisor::{
-    CopyOut, DmaHold, DmaRange, GrantRef, Granted, GrantedMemory, MappedPages, PAGE_SIZE,
+    CopyOut, DmaHold, DmaRange, GrantRef, Granted, GrantedMemory, MappedPages, PAGE_SIZE, Target,
 };
 use proptest::prelude::*;
 use shm::Region;
@@ -28,10 +28,11 @@ impl Pages {
 }
 
 impl GrantedMemory for Pages {
-    fn copy_out(&self, _: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool {
-        batch.iter_mut().fold(true, |readable, CopyOut { from, to }| {
-            let found = self.find(*from, to.len());
-            let copied = found.is_some_and(|offset| to.fill_from(&self.0, offset));
+    fn copy_out(&self, _: Option<MappedPages<'_>>, batch: &[CopyOut], to: &mut Target<'_>) -> bool {
+        batch.iter().fold(true, |readable, CopyOut { from, at, len }| {
+            let len = usize::from(*len);
+            let found = self.find(*from, len);
+            let copied = found.is_some_and(|offset| to.fill(*at as usize, len, &self.0, offset));
             readable && copied
         })
     }
@@ -59,12 +60,21 @@ pub struct CountedPages {
 }
 
 impl GrantedMemory for CountedPages {
-    fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool {
-        for CopyOut { to, .. } in &*batch {
-            let end = to.address() % PAGE_SIZE + to.len();
+    fn copy_out(
+        &self,
+        mapped: Option<MappedPages<'_>>,
+        batch: &[CopyOut],
+        to: &mut Target<'_>,
+    ) -> bool {
+        for CopyOut { at, len, .. } in batch {
+            let start = match to {
+                Target::Private(bytes) => bytes.as_ptr().addr() + *at as usize,
+                Target::Mapped(region) => region.address(*at as usize, 0).unwrap().addr(),
+            };
+            let end = start % PAGE_SIZE + usize::from(*len);
             self.filled.fetch_add(end.div_ceil(PAGE_SIZE), Ordering::Relaxed);
         }
-        self.pages.copy_out(mapped, batch)
+        self.pages.copy_out(mapped, batch, to)
     }
 
     fn dma_map<'a>(&'a self, mapped: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]) {

@@ -1,6 +1,9 @@
 //! A guest's memory, grants and channels.
 
-use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Hypervisor, Source};
+use hypervisor::{
+    CopyOut, CopyStatus, Dest, EventChannel, GrantCopy, Granted, GrantedMemory, Hypervisor,
+    PeerMemory, Source, Target,
+};
 
 use super::*;
 
@@ -33,6 +36,37 @@ fn a_grant_is_checked_at_every_use() {
     assert_eq!(fetch(&machine, &domain, grefs[1].0, 0, 1), CopyStatus::BadSource);
     let (_pages, grefs) = guest.share(DomId(5), 1).unwrap();
     assert_eq!(fetch(&machine, &domain, grefs[0].0, 0, 1), CopyStatus::BadSource);
+}
+
+#[test]
+fn copies_out_stay_at_their_places_in_a_target() {
+    let (machine, domain, guest) = machine();
+    let (pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
+    pages.write(4000, *b"abcdefgh").unwrap();
+    let memory = PeerMemory { hypervisor: machine, peer: domain };
+    let copy = |at, offset, len| {
+        let from = Granted { gref: grefs[0], offset, mapped: None };
+        CopyOut { from, at, len }
+    };
+    let region = Region::anonymous(4096).unwrap();
+    let mut bytes = [b'.'; 10];
+    let batch = [copy(1, 4000, 3), copy(4, 4004, 1), copy(6, 4006, 2)];
+    assert!(memory.copy_out(None, &batch, &mut Target::Private(&mut bytes)));
+    assert_eq!(&bytes, b".abce.gh..");
+    assert!(memory.copy_out(None, &batch, &mut Target::Mapped(&region)));
+    assert_eq!(region.read::<[u8; 8]>(0), Ok(*b"\0abce\0gh"));
+    // Beyond the target, over an earlier copy, beyond the page.
+    for (private, batch) in [
+        (true, &[copy(0, 4000, 4), copy(8, 4000, 3)][..]),
+        (true, &[copy(u32::MAX, 4000, 1)]),
+        (true, &[copy(0, 4000, 4), copy(3, 4000, 1)]),
+        (true, &[copy(0, 4090, 7)]),
+        (false, &[copy(4090, 4000, 7)]),
+        (false, &[copy(u32::MAX, 4000, 1)]),
+    ] {
+        let mut to = if private { Target::Private(&mut bytes) } else { Target::Mapped(&region) };
+        assert!(!memory.copy_out(None, batch, &mut to), "{batch:?}");
+    }
 }
 
 #[test]

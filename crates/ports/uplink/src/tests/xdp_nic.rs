@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use hypervisor::{CopyOut, DmaHold, DmaRange, GrantedMemory, MappedPages};
+use hypervisor::{CopyOut, DmaHold, DmaRange, GrantedMemory, MappedPages, Target};
 use offload::{Checksum, Gso};
 use port::{Armed, Body, DropReason, Egress, Event, Frame, Ingress, Outcome};
 use port_testing::{deliver, offer, segments, tcp};
@@ -240,7 +240,7 @@ impl Sleepy {
 }
 
 impl GrantedMemory for Sleepy {
-    fn copy_out(&self, _: Option<MappedPages<'_>>, _: &mut [CopyOut<'_>]) -> bool {
+    fn copy_out(&self, _: Option<MappedPages<'_>>, _: &[CopyOut], _: &mut Target<'_>) -> bool {
         self.sleep();
         true
     }

@@ -144,7 +144,7 @@ pub(crate) fn fill(frame: &mut Frame, rx: &RxRing, received: &ReceivedFrame) -> 
     }
     // At most HEADER_MAX, and at most FRAME_MAX.
     (frame.header_len, frame.len) = (header_len as u8, len as u32);
-    frame.skip_header();
+    frame.skip_header(0);
     (frame.checksum, frame.gso) = (checksum, gso);
     frame.parse_headers().ok()
 }

@@ -67,7 +67,8 @@ pub struct Frame {
     pub gso: Option<Gso>,
     /// What is known of the transport checksum.
     pub checksum: Checksum,
-    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)` or all of a short frame, unless a tag came or went on its way.
+    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)` or all of a short frame, unless a tag came or went on its way. Of a frame
+    /// that is to be segmented at least its headers.
     pub header_len: u8,
     /// What follows the fragments, if the frame was [merged](Self::append) from several. None on its way through the switch.
     pub tail: Option<Box<Tail>>,
@@ -161,14 +162,14 @@ impl Frame {
         &self.bytes[..usize::from(self.header_len)]
     }
 
-    /// Takes the header's bytes off the fragments, which until now covered the whole frame. Returns
+    /// Takes the header's bytes behind the first `known` off the fragments, which until now covered the frame from there on. Returns
     /// the fragments that this removes, which held header bytes only.
     #[inline]
-    pub fn skip_header(&mut self) -> arrayvec::Drain<'_, Fragment, FRAGMENTS_MAX> {
+    pub fn skip_header(&mut self, known: u8) -> arrayvec::Drain<'_, Fragment, FRAGMENTS_MAX> {
         if u32::from(self.header_len) == self.len {
             return self.fragments.drain(..);
         }
-        let mut left = u16::from(self.header_len);
+        let mut left = u16::from(self.header_len.saturating_sub(known));
         let mut whole = 0;
         for fragment in &mut self.fragments {
             let taken = left.min(fragment.len);

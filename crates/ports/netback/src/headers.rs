@@ -126,6 +126,18 @@ impl<H: Hypervisor> PacketAccess<H> {
         if len <= self.whole_max.into() { len as u8 } else { HEADER_MAX as u8 }
     }
 
+    /// The same for a packet that is to be segmented, whose first fragment has `first` bytes: kernels put its headers there, and nothing else, so that one
+    /// copy brings them.
+    #[inline]
+    pub(crate) fn private_len_before_segments(&self, len: u16, first: u16) -> u8 {
+        let private = self.private_len(len);
+        let has_headers = (HEADERS_MIN..private.into()).contains(&first);
+        match self.headers {
+            HeaderSource::GrantCopy if has_headers => first as u8,
+            _ => private,
+        }
+    }
+
     /// Copies the header that came beside request `index`. This is its only read. Does nothing
     /// without header pages.
     #[inline]
@@ -185,23 +197,29 @@ impl<H: Hypervisor> PacketAccess<H> {
                 if matches!(headers, HeaderSource::HeaderPages(_)) {
                     return 0;
                 }
-                match kept {
-                    KeptPages::None => copy_headers(memory, None, window, fresh),
-                    KeptPages::Agreed(grants) => {
-                        let pages = grants.pages();
-                        copy_headers(memory, pages.as_ref().map(Pages::mapped), window, fresh)
-                    }
-                    KeptPages::OnDemand(cache) => {
-                        copy_headers(memory, Some(cache.pages()), window, fresh)
-                    }
-                }
+                copy_headers(memory, kept, window, fresh, |_| 0)
             }
         };
         for (_, frame) in window.in_slots(fresh) {
-            let removed = frame.skip_header();
-            if let KeptPages::Agreed(grants) = &mut self.kept {
-                grants.release(removed);
-            }
+            release_removed(&mut self.kept, frame, 0);
+        }
+        unreadable
+    }
+
+    /// Copies more of the headers of the frames in `cut`, in which a part [of them](Self::private_len_before_segments) was missing. Returns the slots of
+    /// frames whose memory cannot be read.
+    #[cold]
+    pub(crate) fn complete_headers(&mut self, window: &mut Window, cut: u64) -> u64 {
+        let known: ArrayVec<u8, WINDOW> = window
+            .in_slots(cut)
+            .map(|(_, frame)| {
+                let private = frame.len.min(HEADER_MAX as u32) as u8;
+                std::mem::replace(&mut frame.header_len, private)
+            })
+            .collect();
+        let unreadable = copy_headers(&self.memory, &self.kept, window, cut, |n| known[n]);
+        for ((_, frame), known) in window.in_slots(cut).zip(known) {
+            release_removed(&mut self.kept, frame, known);
         }
         unreadable
     }
@@ -229,13 +247,50 @@ impl<H: Hypervisor> PacketAccess<H> {
 const PREFETCHED: u32 = 8;
 const CACHE_LINE: usize = 64;
 
-/// Copies the header bytes of the frames in `fresh` into their private copies, across fragments
-/// where they are split (XSA-423). Returns the slots of frames whose memory cannot be read.
+/// Headers of Ethernet, IPv4 and TCP without options, which are the shortest.
+const HEADERS_MIN: u16 = 54;
+
+/// Whether a packet's private header ends where its first fragment ends, and may lack a part of its headers.
+#[inline]
+pub(crate) fn is_cut(frame: &Frame) -> bool {
+    usize::from(frame.header_len) < HEADER_MAX && u32::from(frame.header_len) < frame.len
+}
+
+/// Takes a frame's header behind the first `known` bytes off its fragments, and releases those that had nothing else.
+#[inline]
+fn release_removed<H: Hypervisor>(kept: &mut KeptPages<H>, frame: &mut Frame, known: u8) {
+    let removed = frame.skip_header(known);
+    if let KeptPages::Agreed(grants) = kept {
+        grants.release(removed);
+    }
+}
+
+/// Copies the header bytes of the frames in `slots` into their private copies, across fragments
+/// where they are split (XSA-423), but for the first ones of each, `known` by its place among them. Returns the slots of frames whose memory cannot be read.
 fn copy_headers<H: Hypervisor>(
+    memory: &PeerMemory<H>,
+    kept: &KeptPages<H>,
+    window: &mut Window,
+    slots: u64,
+    known: impl Fn(usize) -> u8,
+) -> u64 {
+    match kept {
+        KeptPages::None => copy_from(memory, None, window, slots, known),
+        KeptPages::Agreed(grants) => {
+            let pages = grants.pages();
+            copy_from(memory, pages.as_ref().map(Pages::mapped), window, slots, known)
+        }
+        KeptPages::OnDemand(cache) => copy_from(memory, Some(cache.pages()), window, slots, known),
+    }
+}
+
+/// The same, from pages of which some may be mapped.
+fn copy_from<H: Hypervisor>(
     memory: &PeerMemory<H>,
     mapped: Option<MappedPages<'_>>,
     window: &mut Window,
     fresh: u64,
+    known: impl Fn(usize) -> u8,
 ) -> u64 {
     let PeerMemory { hypervisor, peer } = memory;
     let mapped = mapped.map(|pages| MappedGrants { peer, pages });
@@ -251,11 +306,13 @@ fn copy_headers<H: Hypervisor>(
         copies.clear();
         slots.clear();
     };
-    for (slot, frame) in window.in_slots(fresh) {
+    for (n, (slot, frame)) in window.in_slots(fresh).enumerate() {
         if copies.room() < FRAGMENTS_MAX {
             flush(&mut copies, &mut slots);
         }
-        let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
+        let (_, header) =
+            frame.bytes[..usize::from(frame.header_len)].split_at_mut(known(n).into());
+        let mut rest = header;
         for fragment in &frame.fragments {
             let (Place::Grant(granted), false) = (fragment.place, rest.is_empty()) else { break };
             // At most SHORT_MAX, or a fragment.

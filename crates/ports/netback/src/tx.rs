@@ -15,7 +15,7 @@ use ring::{BackRing, RegionPage, SharedPage};
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
 use crate::completions::Completions;
-use crate::headers::PacketAccess;
+use crate::headers::{PacketAccess, is_cut};
 use crate::multicast::{ListChange, MulticastList};
 use crate::request::{FRAME_MIN, Fault, Packet, SLOTS_FATAL};
 use crate::{EventRing, GrantUse};
@@ -218,7 +218,10 @@ impl<H: Hypervisor> TxQueue<H> {
         let Some((slot, frame)) = self.window.push() else { return Ok(None) };
         let Packet { fragments, extras, len, gso, .. } = &self.packet;
         describe(frame, *len, fragments[0].flags, *gso);
-        frame.header_len = self.access.private_len(*len);
+        frame.header_len = match gso {
+            Some(_) => self.access.private_len_before_segments(*len, fragments[0].size),
+            None => self.access.private_len(*len),
+        };
         self.access.read_header_page(index, frame);
         frame.fragments.extend(fragments.iter().copied().filter(|f| f.size > 0).map(fragment));
         let pending = &mut self.pending[slot];
@@ -251,11 +254,19 @@ impl<H: Hypervisor> TxQueue<H> {
 
     /// Parses the fresh frames' headers; those that are unsound are answered and released.
     fn check(&mut self, fresh: u64, unreadable: u64, received: &mut Received) {
-        let mut bad = unreadable;
-        for (slot, frame) in self.window.in_slots(fresh) {
-            if !parse_headers(frame, received) {
-                bad |= 1 << slot;
+        let (mut bad, mut unparsed) = (unreadable, fresh & !unreadable);
+        loop {
+            let mut cut = 0;
+            for (slot, frame) in self.window.in_slots(unparsed) {
+                if !parse_headers(frame, received) {
+                    *if is_cut(frame) { &mut cut } else { &mut bad } |= 1 << slot;
+                }
             }
+            if cut == 0 {
+                break;
+            }
+            bad |= self.access.complete_headers(&mut self.window, cut);
+            unparsed = cut & !bad;
         }
         if bad != 0 {
             let Self { access, window, ring, pending, .. } = self;

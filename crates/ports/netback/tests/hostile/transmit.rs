@@ -8,7 +8,7 @@ use machine::Machine;
 use netback::{RxChannel, TxChannel, VifQueue};
 use offload::Features;
 use port::{Ingress, Outcome, WINDOW};
-use port_testing::receive;
+use port_testing::{receive, with_body};
 use proptest::prelude::*;
 use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, TxRequest, TxResponse, header_channel, status, tx_flags};
@@ -404,4 +404,79 @@ fn headers_behind_the_private_header_are_carried_without_offloads() {
     world.raw.write(TX_RING, REQ_PROD, world.sent);
     pass(&mut world.queue, &mut taker, Duration::ZERO).unwrap();
     assert_eq!(world.last_answer(), status::ERROR);
+}
+
+/// A packet of TCP that is to be segmented, whose headers take 66 bytes, over slots of which the first has `first` bytes.
+fn post_segments(raw: &Raw, first: u16) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..3000u16).map(|n| n.to_le_bytes()[0] ^ 0x5a).collect();
+    bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 0xa, 2, 0, 0, 0, 0, 0x66, 8, 0]);
+    bytes[14..34]
+        .copy_from_slice(&[0x45, 0, 11, 170, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    bytes[46] = 0x80;
+    let len = u16::try_from(bytes.len()).unwrap();
+    let sizes = [first, 62, len - first - 62];
+    let mut rest = &bytes[..];
+    for (page, size) in (DATA..).zip(sizes) {
+        let (part, after) = rest.split_at(size.into());
+        part.iter().enumerate().for_each(|(n, byte)| raw.write(page, n, *byte));
+        rest = after;
+    }
+    let blank = tx_flags::CSUM_BLANK | tx_flags::DATA_VALIDATED;
+    let slot = |n: u16, flags, size| TxRequest {
+        gref: DATA + u32::from(n),
+        offset: 0,
+        flags,
+        id: 2 * n + 1,
+        size,
+    };
+    let size = 1448.try_into().unwrap();
+    let gso = Extra::Gso { size, kind: GsoKind::TcpV4, features: 0 }.encode(false).unwrap();
+    let chain = [
+        slot(0, tx_flags::EXTRA_INFO | tx_flags::MORE_DATA | blank, len),
+        gso.to_tx_slot(),
+        slot(1, tx_flags::MORE_DATA, sizes[1]),
+        slot(2, 0, sizes[2]),
+    ];
+    let index: u32 = raw.read(TX_RING, REQ_PROD);
+    (index..).zip(chain).for_each(|(n, slot)| raw.write(TX_RING, Raw::slot::<TxRequest>(n), slot));
+    raw.write(TX_RING, REQ_PROD, index + 4);
+    bytes
+}
+
+#[test]
+fn headers_of_segments_come_with_the_first_fragment_or_across_fragments() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let mut vif = raw.announce(Tampered::new(&machine));
+    let mut queue = raw.connect(&mut vif, Features::ALL);
+    for (first, private) in [
+        (53, 128),
+        // Not all of TCP's header.
+        (54, 128),
+        (65, 128),
+        (66, 66),
+        (127, 127),
+        (128, 128),
+        (700, 128),
+    ] {
+        let bytes = post_segments(&raw, first);
+        assert_eq!(receive(&mut queue.tx).unwrap().fresh, 1);
+        let window = queue.tx.window();
+        let frame = window.frame(window.order()[0]);
+        assert_eq!(usize::from(frame.header_len), private, "behind {first} bytes");
+        assert_eq!(frame.headers.payload_offset, 66);
+        let mut whole = vec![0; bytes.len()];
+        with_body(&queue.tx, |body| port::linearise(frame, body, &mut whole).unwrap());
+        assert!(whole == bytes);
+        queue.tx.finish(&[Outcome::Delivered; WINDOW]);
+    }
+    // The rest of the headers lies in a page that is not granted.
+    post_segments(&raw, 60);
+    raw.grant(DATA + 1, 0, 0, 0);
+    let received = receive(&mut queue.tx).unwrap();
+    assert_eq!((received.fresh, received.malformed), (0, 1));
+    queue.tx.finish(&[Outcome::Delivered; WINDOW]);
+    let last = raw.read::<u32>(TX_RING, RSP_PROD) - 4;
+    let response: TxResponse = raw.read(TX_RING, Raw::slot::<TxRequest>(last));
+    assert_eq!((response.id, response.status), (1, status::ERROR));
 }

@@ -1,14 +1,16 @@
-/* The least that a program of dom0 does to carry frames between two Xen guests: the floor of docs/xen-cost.md. In place of pvnet:
+/* The least that a program of dom0 does to carry frames between two Xen guests, or between one and its tap: the floor of docs/xen-cost.md.
+ * In place of pvnet:
  *
  *     cc -O2 -static -o out/pvnet scripts/xen-floor.c
- *     pvscope run rounds-pvnet --pvnet out/pvnet        (also guests-pvnet, rounds-device and guests-device)
+ *     pvscope run rounds-pvnet --pvnet out/pvnet        (also guests-pvnet, and -device of any traffic)
  *
  * It trusts the guests, has one thread, knows no third port, counts nothing and never disconnects. Whatever lies in both rings is carried by one
- * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, by one copy each way.
+ * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, by one copy of several each way.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
+#include <linux/io_uring.h>
 #include <net/if.h>
 #include <poll.h>
 #include <stdint.h>
@@ -20,6 +22,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -31,7 +34,7 @@ typedef uint32_t grant_ref_t;
 
 #define SLOTS 256
 #define HEADER 128
-#define PAGES 64
+#define PAGES 72
 #define BATCH 32 /* frames of one copy */
 #define SEGMENTS 512
 #define LONE 4
@@ -53,9 +56,10 @@ static struct guest {
 	struct tx_ring *tx;
 	struct rx_ring *rx;
 	uint32_t tx_cons, rx_cons, since, port;
-	int domain, tap, state, is_blocked, is_owed, must_notify;
+	int domain, tap, state, is_blocked, is_owed, must_notify, many;
+	unsigned turn; /* when frames last came from the tap */
 	uint8_t mac[6];
-} guests[2] = { { .domain = 1 }, { .domain = 2 } };
+} guests[2] = { { .domain = 1, .tap = -1 }, { .domain = 2, .tap = -1 } };
 
 static int gntdev, evtchn, has_taps;
 static struct gntdev_grant_copy_segment segments[SEGMENTS];
@@ -342,97 +346,187 @@ static void forward(struct guest *from, struct guest *to)
 	} while (!from->is_blocked && (count || !is_drained(from)));
 }
 
-/* Taps. A frame begins with a page, its metadata lies before it. */
+/* Taps. A frame's metadata lies before it. */
 
 struct vnet { uint8_t flags, gso_type; uint16_t hdr_len, gso_size, csum_start, csum_offset; };
-#define FRAME_PAGE 8
+/* Frames of one copy: short ones, or three of the longest. */
+#define TOGETHER 32
+#define FIRST_PAGE 8
+#define END_PAGE (FIRST_PAGE + 3 * 18)
+
+static struct io_uring_sqe *entries;
+static uint32_t *sq_tail, *sq_array, *cq_head, *cq_tail;
+static int uring;
+
+static void open_uring(void)
+{
+	struct io_uring_params params = { 0 };
+	check(uring = syscall(SYS_io_uring_setup, TOGETHER, &params));
+	char *rings = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, uring, IORING_OFF_SQ_RING);
+	entries = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, uring, IORING_OFF_SQES);
+	if (rings == MAP_FAILED || entries == MAP_FAILED)
+		fail("mmap of io_uring");
+	sq_tail = (uint32_t *)(rings + params.sq_off.tail);
+	sq_array = (uint32_t *)(rings + params.sq_off.array);
+	cq_head = (uint32_t *)(rings + params.cq_off.head);
+	cq_tail = (uint32_t *)(rings + params.cq_off.tail);
+	for (uint32_t n = 0; n < params.sq_entries; n++)
+		sq_array[n] = n;
+}
+
+/* Frames that are refused are lost: before the interface is up. */
+static void write_together(int tap, uint8_t **frames, const uint32_t *lens, int count)
+{
+	if (count == 1) {
+		write(tap, frames[0], lens[0]);
+		return;
+	}
+	for (int n = 0; n < count; n++) {
+		struct io_uring_sqe *entry = &entries[*sq_tail % TOGETHER];
+		*entry = (struct io_uring_sqe){ .opcode = IORING_OP_WRITE, .fd = tap, .addr = (uintptr_t)frames[n], .len = lens[n] };
+		__atomic_store_n(sq_tail, *sq_tail + 1, __ATOMIC_RELEASE);
+	}
+	check(syscall(SYS_io_uring_enter, uring, count, count, IORING_ENTER_GETEVENTS, NULL, 0));
+	__atomic_store_n(cq_head, *cq_tail, __ATOMIC_RELEASE);
+}
+
+/* Copies a packet behind byte `at` of the own pages, and returns where it begins: with its body at the place in a page that it has in the guest's. */
+static uint32_t copy_packet(const struct guest *guest, const struct packet *packet, uint32_t at, uint32_t *len)
+{
+	uint32_t next = guest->tx_cons + 1 + packet->slots - packet->frags;
+	uint32_t offset = packet->frags > 1 ? guest->tx->slot[next % SLOTS].req.offset - packet->size : packet->first.offset;
+	uint32_t begin = at + sizeof(struct vnet), to;
+	begin += (offset - begin) % 4096;
+	to = begin;
+	for (int n = 0; n < packet->frags; n++) {
+		struct tx_request request = n ? guest->tx->slot[next++ % SLOTS].req : packet->first;
+		uint32_t size = n ? request.size : packet->size, from = request.offset;
+		while (size) {
+			uint32_t run = 4096 - to % 4096 < size ? 4096 - to % 4096 : size;
+			struct gntdev_grant_copy_segment *part = segment(run);
+			grant_end(&part->source, guest->domain, request.gref, from);
+			grant_end(&part->dest, 0, own_grefs[to / 4096], to % 4096);
+			to += run, from += run, size -= run;
+		}
+	}
+	*len = to - begin;
+	return begin;
+}
 
 static void to_tap(struct guest *guest)
 {
-	uint8_t *frame = own + FRAME_PAGE * 4096;
 	do {
-		while (guest->tx->head.req_prod != guest->tx_cons) {
-			struct packet packet;
-			uint32_t start = guest->tx_cons, at = start, len = 0;
-			parse(guest, &packet);
-			for (int n = 0; n < packet.frags; n++) {
-				struct tx_request request = guest->tx->slot[at % SLOTS].req;
-				uint32_t size = n ? request.size : packet.size, offset = request.offset;
-				while (size) {
-					uint32_t run = 4096 - len % 4096 < size ? 4096 - len % 4096 : size;
-					struct gntdev_grant_copy_segment *part = segment(run);
-					grant_end(&part->source, guest->domain, request.gref, offset);
-					grant_end(&part->dest, 0, own_grefs[FRAME_PAGE + len / 4096], len % 4096);
-					len += run, offset += run, size -= run;
-				}
-				at += n ? 1 : 1 + packet.slots - packet.frags;
-			}
-			perform();
+		static struct packet packets[TOGETHER];
+		uint8_t *frames[TOGETHER];
+		uint32_t start = guest->tx_cons, lens[TOGETHER], end = FIRST_PAGE * 4096;
+		int count = 0;
+		for (; count < TOGETHER && guest->tx->head.req_prod != guest->tx_cons; count++) {
+			parse(guest, &packets[count]);
+			if (end + packets[count].first.size + 4096 > END_PAGE * 4096)
+				break;
+			uint32_t begin = copy_packet(guest, &packets[count], end, &lens[count]);
+			frames[count] = own + begin;
+			end = begin + lens[count];
+			guest->tx_cons += packets[count].slots;
+		}
+		if (!count)
+			continue;
+		perform();
+		for (int n = 0; n < count; n++) {
+			const struct packet *packet = &packets[n];
+			const uint8_t *frame = frames[n];
 			struct vnet *vnet = (struct vnet *)(frame - sizeof(struct vnet));
 			*vnet = (struct vnet){ 0 };
-			if (packet.first.flags & TX_BLANK) {
+			if (packet->first.flags & TX_BLANK) {
 				vnet->flags = 1;
 				vnet->csum_start = 14 + (frame[14] & 15) * 4;
 				vnet->csum_offset = frame[23] == 6 ? 16 : 6;
 			}
-			if (packet.slots > packet.frags) {
+			if (packet->slots > packet->frags) {
 				vnet->gso_type = 1;
-				vnet->gso_size = packet.extra.gso_size;
+				vnet->gso_size = packet->extra.gso_size;
 				vnet->hdr_len = vnet->csum_start + (frame[vnet->csum_start + 12] >> 4) * 4;
 			}
-			write(guest->tap, vnet, sizeof(*vnet) + len); /* refused before the interface is up */
-			guest->tx_cons += packet.slots;
-			answer(guest, start, guest->tx_cons);
+			frames[n] = (uint8_t *)vnet;
+			lens[n] += sizeof(*vnet);
 		}
+		write_together(guest->tap, frames, lens, count);
+		answer(guest, start, guest->tx_cons);
 	} while (!is_drained(guest));
 }
 
-/* Frames from the tap. It reads once more only if the frame was long: a lone frame has no other behind it. */
+/* Frames from the tap. A lone frame has no other behind it: it reads once more if the frame was long, or if several came together lately. */
 static void from_tap(struct guest *guest)
 {
-	uint8_t *frame = own + (FRAME_PAGE + 24) * 4096;
-	struct vnet *vnet = (struct vnet *)(frame - sizeof(struct vnet));
-	int len;
+	static struct rx_response responses[SLOTS];
+	int count, len;
 	do {
-		if (!has_room(guest, 20)) {
-			guest->is_blocked = 1;
-			return;
-		}
-		guest->is_blocked = 0;
-		len = read(guest->tap, vnet, 66000);
-		if (len < 0)
-			return;
-		len -= sizeof(*vnet);
-		uint32_t start = guest->rx_cons;
-		static struct rx_response responses[20];
-		int n = 0;
-		for (int done = 0; done < len; done += 4096) {
-			int run = len - done < 4096 ? len - done : 4096;
-			uint16_t flags = done + run < len ? MORE : 0;
-			if (!done)
-				flags |= (vnet->flags ? vnet->flags & 1 ? RX_BLANK | RX_VALIDATED : RX_VALIDATED : 0) | (vnet->gso_type ? EXTRA : 0);
-			struct rx_request *buffer = take_buffer(guest, &responses[n++], run, flags);
-			struct gntdev_grant_copy_segment *part = segment(run);
-			grant_end(&part->source, 0, own_grefs[FRAME_PAGE + 24 + done / 4096], 0);
-			grant_end(&part->dest, guest->domain, buffer->gref, 0);
-			if (flags & EXTRA) {
-				struct extra extra = { .type = 1, .gso_size = vnet->gso_size, .gso_type = 1 };
-				memcpy(&responses[n++], &extra, sizeof(extra));
-				guest->rx_cons++;
+		uint32_t start = guest->rx_cons, slots = 0, end = FIRST_PAGE * 4096;
+		len = 0;
+		for (count = 0; count < TOGETHER && (!count || len > 4096 || guest->many); count++) {
+			if (!has_room(guest, 20)) {
+				guest->is_blocked = 1;
+				break;
+			}
+			guest->is_blocked = 0;
+			uint32_t begin = (end + sizeof(struct vnet) + 4095) & -4096;
+			struct vnet *vnet = (struct vnet *)(own + begin) - 1;
+			if (begin + 17 * 4096 > END_PAGE * 4096)
+				break;
+			len = read(guest->tap, vnet, 66000);
+			if (len < 0)
+				break;
+			len -= sizeof(*vnet);
+			end = begin + len;
+			for (int done = 0; done < len; done += 4096) {
+				int run = len - done < 4096 ? len - done : 4096;
+				uint16_t flags = done + run < len ? MORE : 0;
+				if (!done)
+					flags |= (vnet->flags ? vnet->flags & 1 ? RX_BLANK | RX_VALIDATED : RX_VALIDATED : 0) | (vnet->gso_type ? EXTRA : 0);
+				struct rx_request *buffer = take_buffer(guest, &responses[slots++], run, flags);
+				struct gntdev_grant_copy_segment *part = segment(run);
+				grant_end(&part->source, 0, own_grefs[(begin + done) / 4096], 0);
+				grant_end(&part->dest, guest->domain, buffer->gref, 0);
+				if (flags & EXTRA) {
+					struct extra extra = { .type = 1, .gso_size = vnet->gso_size, .gso_type = 1 };
+					memcpy(&responses[slots++], &extra, sizeof(extra));
+					guest->rx_cons++;
+				}
 			}
 		}
+		if (!slots)
+			return;
 		perform();
-		for (int i = 0; i < n; i++)
-			guest->rx->slot[(start + i) % SLOTS].rsp = responses[i];
+		for (uint32_t n = 0; n < slots; n++)
+			guest->rx->slot[(start + n) % SLOTS].rsp = responses[n];
 		guest->must_notify |= publish(&guest->rx->head, guest->rx_cons);
-	} while (len > 4096);
+	} while (len > 4096 && !guest->is_blocked);
+	guest->many = count > 1;
+}
+
+/* Takes what came before its event channel was bound. */
+static void begin(struct guest *guest)
+{
+	guest->must_notify = 1;
+	if (has_taps)
+		to_tap(guest);
+	else
+		forward(guest, &guests[guest == &guests[0]]);
+	notify(guest);
 }
 
 static void carry_by_taps(void)
 {
-	struct pollfd fds[3] = { { evtchn, POLLIN, 0 }, { guests[0].tap, POLLIN, 0 }, { guests[1].tap, POLLIN, 0 } };
-	for (;;) {
-		check(poll(fds, 3, -1));
+	struct pollfd fds[3] = { { evtchn, POLLIN, 0 }, { guests[0].tap, POLLIN, 0 }, { -1, POLLIN, 0 } };
+	begin(&guests[0]);
+	for (unsigned turn = 0;; turn++) {
+		int found = poll(fds, 3, fds[2].fd < 0 ? 200 : -1);
+		check(found);
+		/* When there is nothing to do, it looks for the other guest. */
+		if (!found && connect_guest(&guests[1])) {
+			fds[2].fd = guests[1].tap;
+			begin(&guests[1]);
+		}
 		int event = fds[0].revents;
 		if (event) {
 			uint32_t ports[2];
@@ -443,16 +537,19 @@ static void carry_by_taps(void)
 				struct guest *guest = &guests[ports[n] == guests[1].port], *other = &guests[guest == &guests[0]];
 				uint32_t had = guest->tx_cons;
 				to_tap(guest);
-				if (guest->tx_cons != had)
+				if (guest->tx_cons != had && other->state == 4)
 					from_tap(other);
 				if (guest->is_blocked)
 					from_tap(guest);
 			}
 		}
 		for (int n = 0; n < 2; n++)
-			if (fds[1 + n].revents)
+			if (fds[1 + n].revents) {
+				guests[n].many |= guests[n].turn + 1 == turn;
+				guests[n].turn = turn;
 				from_tap(&guests[n]);
-		for (int n = 0; n < 2; n++) {
+			}
+		for (int n = 0; n < 2 && guests[n].state; n++) {
 			notify(&guests[n]);
 			/* What waits for buffers comes with the guest's event. */
 			fds[1 + n].events = guests[n].is_blocked ? 0 : POLLIN;
@@ -462,6 +559,8 @@ static void carry_by_taps(void)
 
 static void carry(void)
 {
+	begin(&guests[0]);
+	begin(&guests[1]);
 	for (;;) {
 		uint32_t ports[2];
 		int got = read(evtchn, ports, sizeof(ports));
@@ -501,18 +600,14 @@ int main(int argc, char **argv)
 	if (own == MAP_FAILED)
 		fail("mmap");
 	mkdir("/run/pvnet", 0755);
+	if (has_taps)
+		open_uring();
 	check(bind(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&ready, sizeof(ready)));
-	while (connect_guest(&guests[0]) + connect_guest(&guests[1]) < 2)
+	while (!connect_guest(&guests[0]))
 		usleep(20000);
-	/* What came before the other guest. */
-	guests[0].must_notify = guests[1].must_notify = 1;
-	for (int n = 0; n < 2; n++) {
-		if (has_taps)
-			to_tap(&guests[n]);
-		else
-			forward(&guests[n], &guests[1 - n]);
-	}
 	if (has_taps)
 		carry_by_taps();
+	while (!connect_guest(&guests[1]))
+		usleep(20000);
 	carry();
 }

@@ -2,7 +2,6 @@
 //!
 //! Every byte of the scripts here is part of what the machine executes, so any change of them changes recordings.
 
-mod floor;
 mod flows;
 mod scripts;
 mod sockets;
@@ -11,7 +10,6 @@ mod variation;
 
 use std::path::PathBuf;
 
-use floor::Floor;
 use scope_result::Domain;
 use scripts::{CARD, CARDS, NAMESPACES};
 use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
@@ -37,8 +35,6 @@ enum Kind {
     Flow(Backend, Flow),
     /// A Xen host without a guest: dom0 as [`Virtio`](Self::Virtio).
     Dom0,
-    /// The same, with a program that does what pvnet cannot do without.
-    Floor(Floor),
     /// Linux on the machine itself, and TCP between two of its programs.
     Loopback,
     /// The same, between two namespaces, each with a virtio network card.
@@ -55,7 +51,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 44] = [
         Self::xen("tx-stock", Backend::Stock, Traffic::Tx),
         Self::xen("tx-stock-basic", Backend::Basic, Traffic::Tx),
         Self::xen("rx-stock", Backend::Stock, Traffic::Rx),
@@ -118,45 +114,6 @@ impl Workload {
         Self::flow("small-rx-xdp", Backend::Pvnet(Uplink::Xdp), Flow::SmallFromWire),
         Self::flow("small-rx-device", Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
         Self {
-            name: "floor-tx",
-            about: Some(
-                "a program of dom0 carries frames of 64 KiB from granted pages to a tap, and does nothing else",
-            ),
-            kind: Kind::Floor(Floor::Tx),
-        },
-        Self {
-            name: "floor-rx",
-            about: Some(
-                "as floor-tx, and the same frames from another tap, behind a bridge, to granted pages",
-            ),
-            kind: Kind::Floor(Floor::Rx),
-        },
-        Self {
-            name: "floor-small-tx",
-            about: Some("as floor-tx, 32 frames of 64 bytes at a time"),
-            kind: Kind::Floor(Floor::SmallTx),
-        },
-        Self {
-            name: "floor-small-rx",
-            about: Some("as floor-rx, 32 frames of 64 bytes at a time"),
-            kind: Kind::Floor(Floor::SmallRx),
-        },
-        Self {
-            name: "floor-small-wire",
-            about: Some("as floor-small-tx, by a bridge to a network card"),
-            kind: Kind::Floor(Floor::SmallWire),
-        },
-        Self {
-            name: "floor-lone-tx",
-            about: Some("as floor-tx, one frame of 64 bytes at a time"),
-            kind: Kind::Floor(Floor::LoneTx),
-        },
-        Self {
-            name: "floor-lone-rx",
-            about: Some("as floor-rx, one frame of 64 bytes at a time"),
-            kind: Kind::Floor(Floor::LoneRx),
-        },
-        Self {
             name: "virtio-dom0",
             about: Some(
                 "dom0 of a Xen host without a guest sends TCP from one virtio network card to another",
@@ -212,7 +169,7 @@ impl Workload {
 
     /// Whether a Xen host runs dom0 and no guest.
     pub fn is_dom0_alone(self) -> bool {
-        matches!(self.kind, Kind::Dom0 | Kind::Floor(_))
+        self.kind == Kind::Dom0
     }
 
     /// The interface whose frames are counted, and whose it is: dom0's or the machine's that the frames cross, or that of the guest that
@@ -220,7 +177,7 @@ impl Workload {
     pub fn counted(self) -> (Domain, &'static str) {
         match self.kind {
             Kind::Flow(_, flow) => (Domain::Xen(flows::counted(flow)), "eth0"),
-            Kind::Xen(..) | Kind::Dom0 | Kind::Floor(_) => (Domain::Xen(0), self.interface()),
+            Kind::Xen(..) | Kind::Dom0 => (Domain::Xen(0), self.interface()),
             Kind::Loopback | Kind::Virtio => (Domain::Machine, self.interface()),
         }
     }
@@ -230,17 +187,13 @@ impl Workload {
         match self.kind {
             Kind::Xen(backend, _) => backend.interface(),
             Kind::Loopback => "lo",
-            Kind::Floor(_) => floor::INTERFACE,
             Kind::Virtio | Kind::Dom0 | Kind::Flow(..) => "eth0",
         }
     }
 
     /// Whether iperf3 makes its traffic, and starts in the host or in dom0.
     fn has_client(self) -> bool {
-        !matches!(
-            self.kind,
-            Kind::Xen(_, Traffic::Udp | Traffic::Sendfile) | Kind::Flow(..) | Kind::Floor(_)
-        )
+        !matches!(self.kind, Kind::Xen(_, Traffic::Udp | Traffic::Sendfile) | Kind::Flow(..))
     }
 
     /// Whether there is a guest.
@@ -317,12 +270,6 @@ impl Workload {
                     ..batch
                 }
             }
-            Kind::Floor(floor) => Batch {
-                script: floor::script(floor, milliseconds, script),
-                programs: batch.programs.into_iter().chain([floor::program(floor)]).collect(),
-                devices: cards(floor.cards()),
-                ..batch
-            },
             Kind::Loopback => {
                 let address = "127.0.0.1";
                 let script = scripts::linux("", self.interface(), address, milliseconds, variation);

@@ -5,7 +5,7 @@
  *     pvscope run rounds-pvnet --pvnet out/pvnet        (also guests-pvnet, and -device of any traffic)
  *
  * It trusts the guests, has one thread, knows no third port, counts nothing and never disconnects. Whatever lies in both rings is carried by one
- * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, by one copy of several each way.
+ * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, and each copy carries several.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -248,8 +248,8 @@ impl Linear {
             }
             to.write(start - N, &before(frame));
             // Below the buffer's length.
-            let (Ok(from), Ok(to_end)) = (u32::try_from(start), u32::try_from(end)) else { break };
-            let Ok(copied) = plan(frame, body, &mut to, from..to_end, &mut copies) else { break };
+            let (Ok(from), Ok(until)) = (u32::try_from(start), u32::try_from(end)) else { break };
+            let Ok(copied) = plan(frame, body, &mut to, from..until, &mut copies) else { break };
             own += copied;
             places.push(start - N..end);
             at = end;

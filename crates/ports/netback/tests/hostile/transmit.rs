@@ -406,14 +406,14 @@ fn headers_behind_the_private_header_are_carried_without_offloads() {
     assert_eq!(world.last_answer(), status::ERROR);
 }
 
-/// A packet of TCP that is to be segmented, whose headers take 66 bytes, over slots of which the first has `first` bytes.
-fn post_segments(raw: &Raw, first: u16) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..3000u16).map(|n| n.to_le_bytes()[0] ^ 0x5a).collect();
+/// A packet of TCP of `len` bytes that is to be segmented, whose headers take 66 bytes, over slots of which the first has `first` bytes.
+fn post_segments(raw: &Raw, len: u16, first: u16) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..len).map(|n| n.to_le_bytes()[0] ^ 0x5a).collect();
     bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 0xa, 2, 0, 0, 0, 0, 0x66, 8, 0]);
     bytes[14..34]
-        .copy_from_slice(&[0x45, 0, 11, 170, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        .copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    bytes[16..18].copy_from_slice(&(len - 14).to_be_bytes());
     bytes[46] = 0x80;
-    let len = u16::try_from(bytes.len()).unwrap();
     let sizes = [first, 62, len - first - 62];
     let mut rest = &bytes[..];
     for (page, size) in (DATA..).zip(sizes) {
@@ -449,21 +449,29 @@ fn headers_of_segments_come_with_the_first_fragment_or_across_fragments() {
     let raw = Raw::new(&machine);
     let mut vif = raw.announce(Tampered::new(&machine));
     let mut queue = raw.connect(&mut vif, Features::ALL);
-    for (first, private) in [
-        (53, 128),
+    for (len, first, private) in [
+        (3000, 53, 128),
         // Not all of TCP's header.
-        (54, 128),
-        (65, 128),
-        (66, 66),
-        (127, 127),
-        (128, 128),
-        (700, 128),
+        (3000, 54, 128),
+        (3000, 65, 128),
+        (3000, 66, 66),
+        (3000, 127, 127),
+        (3000, 128, 128),
+        (3000, 700, 128),
+        // They could come whole.
+        (190, 66, 66),
+        (190, 60, 128),
+        (127, 60, 127),
     ] {
-        let bytes = post_segments(&raw, first);
+        let bytes = post_segments(&raw, len, first);
         assert_eq!(receive(&mut queue.tx).unwrap().fresh, 1);
         let window = queue.tx.window();
         let frame = window.frame(window.order()[0]);
-        assert_eq!(usize::from(frame.header_len), private, "behind {first} bytes");
+        assert_eq!(
+            usize::from(frame.header_len),
+            private,
+            "{len} bytes, {first} in the first fragment"
+        );
         assert_eq!(frame.headers.payload_offset, 66);
         let mut whole = vec![0; bytes.len()];
         with_body(&queue.tx, |body| port::linearise(frame, body, &mut whole).unwrap());
@@ -471,7 +479,7 @@ fn headers_of_segments_come_with_the_first_fragment_or_across_fragments() {
         queue.tx.finish(&[Outcome::Delivered; WINDOW]);
     }
     // The rest of the headers lies in a page that is not granted.
-    post_segments(&raw, 60);
+    post_segments(&raw, 3000, 60);
     raw.grant(DATA + 1, 0, 0, 0);
     let received = receive(&mut queue.tx).unwrap();
     assert_eq!((received.fresh, received.malformed), (0, 1));

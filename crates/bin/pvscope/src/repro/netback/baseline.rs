@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 const BANDS: (f64, f64) = (2.5, 5.0);
 /// The same between guests, where TCP has two courses.
 const BETWEEN_GUESTS: (f64, f64) = (10.0, 15.0);
-/// The same from a NIC to a guest, where the course decides how many bytes are under way.
-const FROM_NIC: (f64, f64) = (4.0, 6.0);
+/// The same over a NIC, where the course decides how many bytes are under way.
+const OVER_NIC: (f64, f64) = (4.0, 6.0);
 /// A share that changes by less than this part of the total has not changed: with each course of TCP a small one is another.
 const LEAST: f64 = 0.01;
 
@@ -118,7 +118,7 @@ pub fn differences(before: &Cost, now: &Cost) -> Vec<String> {
     let all = before.sum(&Share::ALL);
     let (total, share) = match now.workload.as_str() {
         workload if length(workload) > 1 => BETWEEN_GUESTS,
-        workload if workload.starts_with("wire-rx-") => FROM_NIC,
+        workload if workload.starts_with("wire-") => OVER_NIC,
         _ => BANDS,
     };
     let rows = |shares: &[Share], name: &str, band: f64| {

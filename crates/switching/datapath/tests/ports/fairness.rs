@@ -1,15 +1,16 @@
 //! Each queue has its share of a worker, however much work its frames are.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use offload::{Gso, GsoKind};
-use port::{Armed, Body, Broken, Doorbell, Egress, Event, Offer, Outcome, Task};
-use port_testing::{FakeEgress, Sender, Sent};
+use datapath::PortMemory;
+use port::{Armed, Broken, Doorbell, Egress, Event, Outcome, Task};
+use port_testing::{FakeEgress, Sender};
 
 use crate::common::{frame, wait_until};
-use crate::{ALL, Switch, mac, plain, plug};
+use crate::parts::to_be_cut;
+use crate::{ALL, Receiver, Switch, attach, lockstep, mac, plain, plug};
 
 /// What a delivery to a slow port takes.
 const WORK: Duration = Duration::from_micros(500);
@@ -41,55 +42,31 @@ fn frames_that_are_much_work_do_not_take_the_turns_of_others() {
     assert!(taken < 1500, "{taken}");
 }
 
-/// A frame of 45 packets, as the longest of a Xen guest.
-fn long(to: [u8; 6], from: [u8; 6], number: u32) -> Sent {
-    let mut sent = Sent::from(frame(to, from, 14 + 45 * 8, number));
-    sent.frame.headers.payload_offset = 14;
-    sent.frame.gso = Some(Gso { kind: GsoKind::TcpV4, size: 8 });
-    sent
-}
-
-/// The egress takes longer than a turn, for each call.
+/// Frames of as many packets as a Xen guest's ring can hold are one turn, and the lock of the port is released between them. Each takes longer than a turn.
 #[test]
 fn the_frames_of_a_whole_ring_are_answered_together() {
-    let switch = Switch::new(1);
+    let (datapath, mut worker) = lockstep();
     let sender = Sender::new();
-    let (log, is_filled) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-    let (calls, may_go, of_sender) = (log.clone(), is_filled.clone(), sender.0.clone());
-    let egress = Calls(Box::new(move |frames| {
-        wait_until("all frames", || may_go.load(Ordering::Relaxed));
+    let (of_sender, answers) = (sender.0.clone(), Arc::new(Mutex::new(Vec::new())));
+    let before_each = answers.clone();
+    let egress = FakeEgress::new(move |_, _| {
+        before_each.lock().unwrap().push(of_sender.answers().len());
         std::thread::sleep(WORK);
-        calls.lock().unwrap().push((frames, of_sender.answers().len()));
-    }));
-    let heavy = plug(&switch.datapath, 0, sender, crate::Receiver::new());
-    let slow = plug(&switch.datapath, 1, Sender::new(), ((), Box::new(egress) as Box<dyn Egress>));
-    (0..45).for_each(|n| heavy.sender.send(long(slow.mac, heavy.mac, n)));
-    is_filled.store(true, Ordering::Relaxed);
-    wait_until("the answers", || heavy.sender.answers().len() == 45);
-    // The first turn may have had fewer frames.
-    let log = log.lock().unwrap();
-    let turns: Vec<usize> = log
-        .chunk_by(|(_, before), (_, after)| before == after)
-        .map(|turn| turn.iter().map(|(frames, _)| frames).sum())
-        .collect();
-    assert!(turns.contains(&18) && turns.iter().all(|frames| *frames <= 18), "{log:?}");
-    assert!(log.iter().all(|(frames, _)| *frames <= 6), "{log:?}");
-}
-
-/// An egress queue that takes all frames, and calls this with their number.
-struct Calls(Box<dyn FnMut(usize) + Send>);
-
-impl Egress for Calls {
-    fn deliver(
-        &mut self,
-        _: Body<'_>,
-        offers: &mut [Offer<'_>],
-        _: Duration,
-    ) -> Result<(), Broken> {
-        (self.0)(offers.len());
-        offers.iter_mut().for_each(|offer| offer.outcome = Outcome::Delivered);
-        Ok(())
-    }
+        Ok(Outcome::Delivered)
+    });
+    let calls = egress.log();
+    let heavy = attach(&datapath, 0, PortMemory::default(), sender, Receiver::new());
+    let egress: Box<dyn Egress> = Box::new(egress);
+    let slow = attach(&datapath, 1, PortMemory::default(), Sender::new(), ((), egress));
+    assert!(worker.run());
+    // The longest frame of a Xen guest is 45 packets.
+    (0..45).for_each(|n| heavy.sender.send(to_be_cut(slow.mac, heavy.mac, 45, n)));
+    assert!(worker.run());
+    let answers = answers.lock().unwrap();
+    let turns: Vec<usize> = answers.chunk_by(|one, next| one == next).map(<[_]>::len).collect();
+    assert_eq!(turns, [18, 18, 9]);
+    let calls: Vec<usize> = calls.lock().unwrap().calls.iter().map(Vec::len).collect();
+    assert_eq!(calls, [6, 6, 6, 6, 6, 6, 6, 3]);
 }
 
 #[test]

@@ -71,13 +71,18 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[HEADER..HEADER + 4].try_into().unwrap())
 }
 
-/// A frame to be cut, with a number.
-fn long(to: [u8; 6], from: [u8; 6], number: u32) -> Sent {
-    let len = HEADER + usize::from(SEGMENTS * SIZE);
+/// A frame to be cut into so many packets, with a number.
+pub fn to_be_cut(to: [u8; 6], from: [u8; 6], packets: u16, number: u32) -> Sent {
+    let len = HEADER + usize::from(packets * SIZE);
     let mut sent = Sent::from(frame(to, from, len, number));
     sent.frame.headers.payload_offset = HEADER.try_into().unwrap();
     sent.frame.gso = Some(Gso { kind: GsoKind::TcpV4, size: SIZE });
     sent
+}
+
+/// One of many, with a number.
+fn long(to: [u8; 6], from: [u8; 6], number: u32) -> Sent {
+    to_be_cut(to, from, SEGMENTS, number)
 }
 
 /// All parts of the long frame with this number.

@@ -95,7 +95,7 @@ const BLOCKS: &[(&str, &str, Try)] = &[
     ),
     ("docs/willmann07.md", "repro willmann07", Long(&[], "", "Table 2")),
     ("docs/xen-cost.md", "repro netback", Long(&[], "", "guests-pvnet")),
-    ("docs/xen-cost.md", "xen-floor.c", Long(&[], "", "asks another guest")),
+    ("docs/xen-cost.md", "xen-floor/floor.c", Long(&[], "", "asks another guest")),
     ("docs/xen.md", "modprobe -a", XEN),
     ("docs/xen.md", "blacklist", Paste(Nothing, "")),
     ("docs/xen.md", "pvnet attach", XEN),

@@ -1,11 +1,15 @@
-/* The least that a program of dom0 does to carry frames between two Xen guests, or between one and its tap: the floor of docs/xen-cost.md.
- * In place of pvnet:
+/* The least that a program of dom0 does to carry frames between two Xen guests, or between one and its tap or a NIC: the floor of
+ * docs/xen-cost.md. In place of pvnet:
  *
- *     cc -O2 -static -o out/pvnet scripts/xen-floor.c
- *     pvscope run rounds-pvnet --pvnet out/pvnet        (also guests-pvnet, and -device of any traffic)
+ *     cc -O2 -static -o out/pvnet scripts/xen-floor/floor.c
+ *     pvscope run rounds-pvnet --pvnet out/pvnet        (also guests-pvnet, and -device, -packet and -xdp of any traffic)
  *
  * It trusts the guests, has one thread, knows no third port, counts nothing and never disconnects. Whatever lies in both rings is carried by one
- * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, and each copy carries several.
+ * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, and each copy carries several; with
+ * an uplink, through a packet socket with a receive ring, or an AF_XDP socket.
+ *
+ * With -DSWITCH it does what no switch can do without: it waits for more than one device, reads the clock once for each wake-up, checks what
+ * guests and Xen say, learns and looks up addresses, and counts frames and bytes of each port.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +42,7 @@ typedef uint32_t grant_ref_t;
 #define BATCH 32 /* frames of one copy */
 #define SEGMENTS 512
 #define LONE 4
+#define NIC 2 /* the port after the guests */
 #define check(what) do { if ((long)(what) < 0) fail(#what); } while (0)
 
 /* public/io/netif.h */
@@ -128,6 +133,10 @@ static void *map(int domain, uint32_t gref)
 	return page;
 }
 
+struct vnet { uint8_t flags, gso_type; uint16_t hdr_len, gso_size, csum_start, csum_offset; };
+
+#include "nic.h"
+
 static int open_tap(int domain)
 {
 	struct ifreq ifr = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
@@ -147,7 +156,7 @@ static int connect_guest(struct guest *guest)
 	if (guest->state == 0 && get(path, "frontend", front) == 0 && number(path, "state") == 1) {
 		static const char *const on[] = { "feature-sg", "feature-gso-tcpv4", "feature-rx-copy", "multi-queue-max-queues" };
 		if (has_taps)
-			guest->tap = open_tap(guest->domain);
+			guest->tap = kind == PACKET ? open_packet() : kind == XDP ? open_xdp() : open_tap(guest->domain);
 		check(get(path, "mac", mac));
 		sscanf(mac, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", &guest->mac[0], &guest->mac[1], &guest->mac[2], &guest->mac[3],
 		       &guest->mac[4], &guest->mac[5]);
@@ -169,6 +178,8 @@ static int connect_guest(struct guest *guest)
 
 /* Rings */
 
+#include "switch.h"
+
 static void grant_end(typeof(segments[0].source) *end, int domain, uint32_t gref, uint16_t offset)
 {
 	end->foreign.ref = gref;
@@ -187,6 +198,7 @@ static struct gntdev_grant_copy_segment *segment(uint16_t len)
 static void perform(void)
 {
 	check(ioctl(gntdev, IOCTL_GNTDEV_GRANT_COPY, &copy));
+	demand_copies();
 	copy.count = 0;
 }
 
@@ -239,18 +251,23 @@ struct packet {
 static void parse(const struct guest *guest, struct packet *packet)
 {
 	uint32_t at = guest->tx_cons;
-	packet->first = guest->tx->slot[at++ % SLOTS].req;
+	take_request(guest, at);
+	packet->first = *REQUEST(guest, at++);
 	packet->size = packet->first.size;
 	packet->frags = packet->slots = 1;
 	if (packet->first.flags & EXTRA) {
 		packet->extra = guest->tx->slot[at++ % SLOTS].extra;
+		demand(packet->extra.type == 1 && !(packet->extra.flags & 1) && packet->extra.gso_type == 1 && packet->extra.gso_size);
 		packet->slots = 2;
 	}
 	for (int more = packet->first.flags & MORE; more; packet->frags++, packet->slots++) {
-		const struct tx_request *request = &guest->tx->slot[at++ % SLOTS].req;
+		take_request(guest, at);
+		const struct tx_request *request = REQUEST(guest, at++);
+		demand(packet->frags < 18 && request->size < packet->size && request->offset + request->size <= 4096);
 		packet->size -= request->size;
 		more = request->flags & MORE;
 	}
+	demand(packet->size >= 14 && packet->first.offset + packet->size <= 4096);
 }
 
 /* Answers all requests up to `end`. */
@@ -258,8 +275,8 @@ static void answer(struct guest *guest, uint32_t first, uint32_t end)
 {
 	int is_extra = 0;
 	for (uint32_t at = first; at != end; at++) {
-		int has_extra = !is_extra && guest->tx->slot[at % SLOTS].req.flags & EXTRA;
-		guest->tx->slot[at % SLOTS].rsp = (struct tx_response){ guest->tx->slot[at % SLOTS].req.id, is_extra ? 1 : 0 };
+		int has_extra = !is_extra && REQUEST(guest, at)->flags & EXTRA;
+		guest->tx->slot[at % SLOTS].rsp = (struct tx_response){ REQUEST(guest, at)->id, is_extra ? 1 : 0 };
 		is_extra = has_extra;
 	}
 	guest->is_owed |= publish(&guest->tx->head, end);
@@ -285,6 +302,8 @@ static void forward(struct guest *from, struct guest *to)
 	int count, first_own = from == &guests[0] ? 0 : 1;
 	do {
 		uint32_t start = from->tx_cons, rx_start = to->rx_cons, slots = 0, prod = from->tx->head.req_prod;
+		uint64_t bytes_sum = 0;
+		demand(prod - start <= SLOTS);
 		from->is_blocked = 0;
 		__asm__ volatile("" ::: "memory");
 		for (count = 0; from->tx_cons != prod && count < BATCH && slots < SEGMENTS / 2 - 20; count++) {
@@ -311,7 +330,8 @@ static void forward(struct guest *from, struct guest *to)
 			uint16_t flags = (packet->first.flags & TX_BLANK ? RX_BLANK | RX_VALIDATED : 0) |
 				(packet->first.flags & TX_VALIDATED ? RX_VALIDATED : 0) | (packet->first.flags & (MORE | EXTRA));
 			uint32_t next = at + packet->slots;
-			if (!(bytes[0] & 1) && memcmp(bytes, to->mac, 6)) {
+			bytes_sum += packet->first.size;
+			if (!is_for(bytes, from - guests, to - guests)) {
 				at = next;
 				continue;
 			}
@@ -329,7 +349,7 @@ static void forward(struct guest *from, struct guest *to)
 			if (is_extra)
 				memcpy(&responses[to->rx_cons++ % SLOTS], &packet->extra, sizeof(struct extra));
 			for (at += 1 + is_extra; at != next; at++) {
-				struct tx_request request = from->tx->slot[at % SLOTS].req;
+				struct tx_request request = *REQUEST(from, at);
 				response = &responses[to->rx_cons % SLOTS];
 				buffer = take_buffer(to, response, request.size, request.flags & MORE);
 				part = segment(request.size);
@@ -338,6 +358,8 @@ static void forward(struct guest *from, struct guest *to)
 			}
 		}
 		perform();
+		tally(from - guests, 0, count, bytes_sum);
+		tally(to - guests, 1, count, bytes_sum);
 		for (uint32_t slot = rx_start; slot != to->rx_cons; slot++)
 			to->rx->slot[slot % SLOTS].rsp = responses[slot % SLOTS];
 		if (rx_start != to->rx_cons)
@@ -346,9 +368,8 @@ static void forward(struct guest *from, struct guest *to)
 	} while (!from->is_blocked && (count || !is_drained(from)));
 }
 
-/* Taps. A frame's metadata lies before it. */
+/* Taps and NICs. A frame's metadata (`struct vnet`) lies before it. */
 
-struct vnet { uint8_t flags, gso_type; uint16_t hdr_len, gso_size, csum_start, csum_offset; };
 /* Frames of one copy: short ones, or three of the longest. */
 #define TOGETHER 32
 #define FIRST_PAGE 8
@@ -377,6 +398,10 @@ static void open_uring(void)
 /* Frames that are refused are lost: before the interface is up. */
 static void write_together(int tap, uint8_t **frames, const uint32_t *lens, int count)
 {
+	if (kind == XDP) {
+		write_xdp(frames, lens, count);
+		return;
+	}
 	if (count == 1) {
 		write(tap, frames[0], lens[0]);
 		return;
@@ -394,12 +419,12 @@ static void write_together(int tap, uint8_t **frames, const uint32_t *lens, int 
 static uint32_t copy_packet(const struct guest *guest, const struct packet *packet, uint32_t at, uint32_t *len)
 {
 	uint32_t next = guest->tx_cons + 1 + packet->slots - packet->frags;
-	uint32_t offset = packet->frags > 1 ? guest->tx->slot[next % SLOTS].req.offset - packet->size : packet->first.offset;
+	uint32_t offset = packet->frags > 1 ? REQUEST(guest, next)->offset - packet->size : packet->first.offset;
 	uint32_t begin = at + sizeof(struct vnet), to;
 	begin += (offset - begin) % 4096;
 	to = begin;
 	for (int n = 0; n < packet->frags; n++) {
-		struct tx_request request = n ? guest->tx->slot[next++ % SLOTS].req : packet->first;
+		struct tx_request request = n ? *REQUEST(guest, next++) : packet->first;
 		uint32_t size = n ? request.size : packet->size, from = request.offset;
 		while (size) {
 			uint32_t run = 4096 - to % 4096 < size ? 4096 - to % 4096 : size;
@@ -419,7 +444,9 @@ static void to_tap(struct guest *guest)
 		static struct packet packets[TOGETHER];
 		uint8_t *frames[TOGETHER];
 		uint32_t start = guest->tx_cons, lens[TOGETHER], end = FIRST_PAGE * 4096;
+		uint64_t bytes_sum = 0;
 		int count = 0;
+		demand(guest->tx->head.req_prod - start <= SLOTS);
 		for (; count < TOGETHER && guest->tx->head.req_prod != guest->tx_cons; count++) {
 			parse(guest, &packets[count]);
 			if (end + packets[count].first.size + 4096 > END_PAGE * 4096)
@@ -447,23 +474,29 @@ static void to_tap(struct guest *guest)
 				vnet->gso_size = packet->extra.gso_size;
 				vnet->hdr_len = vnet->csum_start + (frame[vnet->csum_start + 12] >> 4) * 4;
 			}
+			bytes_sum += lens[n];
 			frames[n] = (uint8_t *)vnet;
 			lens[n] += sizeof(*vnet);
+			if (kind)
+				(void)is_for(frame, guest - guests, NIC);
 		}
+		tally(guest - guests, 0, count, bytes_sum);
+		tally(NIC, 1, count, bytes_sum);
 		write_together(guest->tap, frames, lens, count);
 		answer(guest, start, guest->tx_cons);
 	} while (!is_drained(guest));
 }
 
-/* Frames from the tap. A lone frame has no other behind it: it reads once more if the frame was long, or if several came together lately. */
+/* Frames from the tap or NIC. A lone frame has no other behind it: it reads once more if the frame was long, or if several came together lately. */
 static void from_tap(struct guest *guest)
 {
 	static struct rx_response responses[SLOTS];
 	int count, len;
 	do {
 		uint32_t start = guest->rx_cons, slots = 0, end = FIRST_PAGE * 4096;
+		uint64_t bytes_sum = 0;
 		len = 0;
-		for (count = 0; count < TOGETHER && (!count || len > 4096 || guest->many); count++) {
+		for (count = 0; count < TOGETHER && (!count || kind || len > 4096 || guest->many); count++) {
 			if (!has_room(guest, 20)) {
 				guest->is_blocked = 1;
 				break;
@@ -473,10 +506,13 @@ static void from_tap(struct guest *guest)
 			struct vnet *vnet = (struct vnet *)(own + begin) - 1;
 			if (begin + 17 * 4096 > END_PAGE * 4096)
 				break;
-			len = read(guest->tap, vnet, 66000);
+			len = read_frame(guest->tap, vnet);
 			if (len < 0)
 				break;
 			len -= sizeof(*vnet);
+			if (kind && !is_for((uint8_t *)(vnet + 1), NIC, guest - guests))
+				continue;
+			bytes_sum += len;
 			end = begin + len;
 			for (int done = 0; done < len; done += 4096) {
 				int run = len - done < 4096 ? len - done : 4096;
@@ -497,10 +533,12 @@ static void from_tap(struct guest *guest)
 		if (!slots)
 			return;
 		perform();
+		tally(NIC, 0, count, bytes_sum);
+		tally(guest - guests, 1, count, bytes_sum);
 		for (uint32_t n = 0; n < slots; n++)
 			guest->rx->slot[(start + n) % SLOTS].rsp = responses[n];
 		guest->must_notify |= publish(&guest->rx->head, guest->rx_cons);
-	} while (len > 4096 && !guest->is_blocked);
+	} while ((len > 4096 || (kind && len > 0)) && !guest->is_blocked);
 	guest->many = count > 1;
 }
 
@@ -522,6 +560,7 @@ static void carry_by_taps(void)
 	for (unsigned turn = 0;; turn++) {
 		int found = poll(fds, 3, fds[2].fd < 0 ? 200 : -1);
 		check(found);
+		read_clock();
 		/* When there is nothing to do, it looks for the other guest. */
 		if (!found && connect_guest(&guests[1])) {
 			fds[2].fd = guests[1].tap;
@@ -563,6 +602,7 @@ static void carry(void)
 	begin(&guests[1]);
 	for (;;) {
 		uint32_t ports[2];
+		wait_for_events();
 		int got = read(evtchn, ports, sizeof(ports));
 		check(got);
 		check(write(evtchn, ports, got));
@@ -584,7 +624,8 @@ int main(int argc, char **argv)
 	char config[4096] = "";
 	if (argc < 4 || read(open(argv[3], O_RDONLY), config, sizeof(config) - 1) < 0)
 		fail("run --config FILE");
-	has_taps = strstr(config, "\"device\"") != NULL;
+	kind = strstr(config, "af-packet") ? PACKET : strstr(config, "af-xdp") ? XDP : TAPS;
+	has_taps = kind || strstr(config, "\"device\"");
 	check(system("modprobe -a xen-gntalloc xen-gntdev xen-evtchn"));
 	check(setpriority(PRIO_PROCESS, 0, -5));
 	check(xenbus = open("/dev/xen/xenbus", O_RDWR));

@@ -10,6 +10,7 @@ mod variation;
 
 use std::path::PathBuf;
 
+use flows::Flow;
 use scope_result::Domain;
 use scripts::{CARD, CARDS, NAMESPACES};
 use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
@@ -51,7 +52,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 52] = [
         Self::xen("tx-stock", Backend::Stock, Traffic::Tx),
         Self::xen("tx-stock-basic", Backend::Basic, Traffic::Tx),
         Self::xen("rx-stock", Backend::Stock, Traffic::Rx),
@@ -113,6 +114,14 @@ impl Workload {
         Self::flow("small-rx-packet", Backend::Pvnet(Uplink::Packet), Flow::SmallFromWire),
         Self::flow("small-rx-xdp", Backend::Pvnet(Uplink::Xdp), Flow::SmallFromWire),
         Self::flow("small-rx-device", Backend::Pvnet(Uplink::Device), Flow::SmallFromWire),
+        Self::flow("domain-tx-stock", Backend::StockDomain, Flow::ToBackend),
+        Self::flow("domain-tx-pvnet", Backend::PvnetDomain, Flow::ToBackend),
+        Self::flow("domain-rx-stock", Backend::StockDomain, Flow::FromBackend),
+        Self::flow("domain-rx-pvnet", Backend::PvnetDomain, Flow::FromBackend),
+        Self::flow("domain-guests-stock", Backend::StockDomain, Flow::Guests),
+        Self::flow("domain-guests-pvnet", Backend::PvnetDomain, Flow::Guests),
+        Self::flow("domain-rounds-stock", Backend::StockDomain, Flow::Rounds),
+        Self::flow("domain-rounds-pvnet", Backend::PvnetDomain, Flow::Rounds),
         Self {
             name: "virtio-dom0",
             about: Some(
@@ -159,7 +168,7 @@ impl Workload {
     /// Whether it runs pvnet.
     pub fn needs_pvnet(self) -> bool {
         let (Kind::Xen(backend, _) | Kind::Flow(backend, _)) = self.kind else { return false };
-        matches!(backend, Backend::Pvnet(_) | Backend::Frontend(_))
+        matches!(backend, Backend::Pvnet(_) | Backend::PvnetDomain | Backend::Frontend(_))
     }
 
     /// Whether there is a hypervisor.
@@ -172,13 +181,23 @@ impl Workload {
         self.kind == Kind::Dom0
     }
 
+    /// The domain of the backend, or of a machine without Xen.
+    pub fn backend(self) -> Domain {
+        match self.kind {
+            Kind::Flow(backend, _) => Domain::Xen(backend.domain()),
+            Kind::Xen(..) | Kind::Dom0 => Domain::Xen(0),
+            Kind::Loopback | Kind::Virtio => Domain::Machine,
+        }
+    }
+
     /// The interface whose frames are counted, and whose it is: dom0's or the machine's that the frames cross, or that of the guest that
     /// receives them or asks.
     pub fn counted(self) -> (Domain, &'static str) {
         match self.kind {
-            Kind::Flow(_, flow) => (Domain::Xen(flows::counted(flow)), "eth0"),
-            Kind::Xen(..) | Kind::Dom0 => (Domain::Xen(0), self.interface()),
-            Kind::Loopback | Kind::Virtio => (Domain::Machine, self.interface()),
+            Kind::Flow(backend, flow) => {
+                (Domain::Xen(backend.domain() + flows::counted(flow)), "eth0")
+            }
+            _ => (self.backend(), self.interface()),
         }
     }
 
@@ -261,10 +280,11 @@ impl Workload {
             Kind::Flow(backend, flow) => {
                 let peer = flow.has_peer().then(|| backend.guest(PEER, PEER_MAC, guest_config));
                 let guest = backend.guest(GUEST, MAC, guest_config);
+                let driver = backend.driver_domain();
                 Batch {
                     script: flows::dom0((backend, flow), milliseconds, script),
-                    guest_script: flows::guest(flow, guest_script),
-                    guests: peer.into_iter().chain([guest]).collect(),
+                    guest_script: flows::guest((backend, flow), guest_script),
+                    guests: driver.into_iter().chain(peer).chain([guest]).collect(),
                     programs: batch.programs.into_iter().chain(flows::programs(flow)).collect(),
                     devices: cards(flows::cards(flow)),
                     ..batch
@@ -295,6 +315,8 @@ impl Backend {
         match self {
             Self::Stock => "the kernel's xen-netback and a bridge",
             Self::Basic => "xen-netback and a bridge",
+            Self::StockDomain => "the kernel's xen-netback and a bridge in a driver domain",
+            Self::PvnetDomain => "pvnet in a driver domain",
             Self::Frontend(_) => "pvnet and pvnet frontend",
             Self::Pvnet(Uplink::Host) => "pvnet",
             Self::Pvnet(Uplink::Tap) => "pvnet, whose tap is in a bridge with the card",
@@ -305,15 +327,26 @@ impl Backend {
     }
 
     fn guest(self, name: &str, mac: &str, line: &str) -> DomuConfig {
-        let kernel_arguments = NO_ASLR.to_owned();
-        let guest = DomuConfig { kernel_arguments, ..DomuConfig::new(name).vif(self.vif(mac)) };
+        let guest = domu(name).vif(self.vif(mac));
         if line.is_empty() { guest } else { guest.line(line) }
+    }
+
+    /// Its domain's number: a driver domain is created before all guests.
+    fn domain(self) -> u16 {
+        u16::from(matches!(self, Self::StockDomain | Self::PvnetDomain))
+    }
+
+    /// Its driver domain, if it has one. Time stamps trap into Xen in a domU whose processor has no invariant TSC, as the emulated one; no
+    /// driver domain of a real host has that, nor dom0.
+    fn driver_domain(self) -> Option<DomuConfig> {
+        let driver = || domu(DRIVER).line("driver_domain=1").line("tsc_mode=\"native\"");
+        (self.domain() != 0).then(driver)
     }
 
     fn interface(self) -> &'static str {
         match self {
-            Self::Stock | Self::Basic | Self::Pvnet(Uplink::Device) => "vif1.0",
-            Self::Pvnet(_) | Self::Frontend(_) => "pvnet0",
+            Self::Stock | Self::Basic | Self::StockDomain | Self::Pvnet(Uplink::Device) => "vif1.0",
+            Self::Pvnet(_) | Self::PvnetDomain | Self::Frontend(_) => "pvnet0",
         }
     }
 
@@ -323,13 +356,24 @@ impl Backend {
                 format!("mac={mac},bridge=xenbr0,script=vif-lab")
             }
             Self::Pvnet(_) | Self::Frontend(_) => format!("mac={mac},script=/bin/true"),
+            // dom0's toolstack runs no scripts for a backend elsewhere.
+            Self::StockDomain | Self::PvnetDomain => {
+                format!("backend={DRIVER},mac={mac},script=/bin/true")
+            }
         }
     }
+}
+
+/// A domain without interfaces.
+fn domu(name: &str) -> DomuConfig {
+    DomuConfig { kernel_arguments: NO_ASLR.to_owned(), ..DomuConfig::new(name) }
 }
 
 pub const GUEST: &str = "guest";
 /// The other guest.
 pub const PEER: &str = "peer";
+/// The driver domain.
+pub const DRIVER: &str = "driver";
 
 /// The guest's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,7 +382,11 @@ pub enum Backend {
     Stock,
     /// The same for an interface without offloads: frames have a checksum and are no longer than the MTU.
     Basic,
+    /// As [`Stock`](Self::Stock), in a driver domain.
+    StockDomain,
     Pvnet(Uplink),
+    /// pvnet in a driver domain, whose stack is the other end of its tap.
+    PvnetDomain,
     /// pvnet, and `pvnet frontend` in place of the guest's xen-netfront.
     Frontend(Channel),
 }
@@ -390,49 +438,5 @@ impl Traffic {
             Self::Sendfile => "sends a file over TCP to dom0",
             Self::Udp => "sends UDP to nobody",
         }
-    }
-}
-
-/// Traffic of guests whose backend is measured: dom0 has no program that sends or receives, but on a wire behind its network card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// TCP from the guest to the other guest.
-    Guests,
-    /// TCP from the guest to a machine on the wire.
-    ToWire,
-    /// TCP from there to the guest.
-    FromWire,
-    /// UDP in frames of 64 bytes from the guest to the wire. Nobody answers.
-    SmallToWire,
-    /// UDP in frames of 64 bytes from a machine on the wire to the guest, in bursts.
-    SmallFromWire,
-    /// A request of 100 bytes of TCP from the guest to the other guest, and an answer of as many, again and again.
-    Rounds,
-}
-
-impl Flow {
-    fn does(self) -> &'static str {
-        match self {
-            Self::Guests => "sends TCP to another guest:",
-            Self::ToWire => "sends TCP through a network card to a machine on the wire:",
-            Self::FromWire => "receives TCP through a network card from a machine on the wire:",
-            Self::SmallToWire => {
-                "sends UDP in frames of 64 bytes through a network card to nobody:"
-            }
-            Self::SmallFromWire => {
-                "receives UDP in frames of 64 bytes, in bursts, through a network card from a machine on the wire:"
-            }
-            Self::Rounds => "asks another guest, by 100 bytes of TCP, and is answered:",
-        }
-    }
-
-    /// Whether there is another guest.
-    pub fn has_peer(self) -> bool {
-        matches!(self, Self::Guests | Self::Rounds)
-    }
-
-    /// Whether there is a machine on the wire: the second network card, in a namespace.
-    pub fn has_machine(self) -> bool {
-        matches!(self, Self::ToWire | Self::FromWire | Self::SmallFromWire)
     }
 }

@@ -95,7 +95,7 @@ pub fn run(args: &ReproArgs) -> Result<bool> {
             known.as_ref().map_or(Ok(()), |known| known.provenance.check(&of)).map_err(usage)?;
             provenance = Some(of);
         }
-        let cost = Cost::new(&recording, name, unit, model);
+        let cost = Cost::new(&recording, Workload::named(name)?, unit, model);
         if cost.units < unit.least() {
             let (units, unit) = (cost.units, unit.name());
             return Err(usage(format!("{name}: the traffic did not flow: {units} {unit}s")));

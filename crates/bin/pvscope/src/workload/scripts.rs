@@ -12,14 +12,7 @@ pub fn xen(
     milliseconds: u32,
     Variation { script, iperf, .. }: &Variation,
 ) -> String {
-    let start = match backend {
-        Backend::Stock | Backend::Basic => STOCK.to_owned(),
-        Backend::Pvnet(Uplink::Device) => DEVICE.to_owned(),
-        Backend::Pvnet(_) | Backend::Frontend(Channel::Header | Channel::Reuse) => pvnet(""),
-        Backend::Frontend(Channel::Remap) => {
-            pvnet("\\n[[guest]]\\nname = \"*\"\\ntx = \"remap\"\\n")
-        }
-    };
+    let start = start(backend);
     let more = match (traffic, backend) {
         (Traffic::Udp, _) => BRIDGE_CARD,
         (Traffic::Sendfile, _) => "\niperf3 -s >/dev/null 2>&1 &",
@@ -45,6 +38,20 @@ pub fn xen(
         own(script),
         traffic_with_symbols("", &client, interface, milliseconds)
     )
+}
+
+/// What starts a backend in its domain, which has an address.
+pub fn start(backend: Backend) -> String {
+    match backend {
+        Backend::Stock | Backend::Basic | Backend::StockDomain => STOCK.to_owned(),
+        Backend::Pvnet(Uplink::Device) => DEVICE.to_owned(),
+        // dom0 has this module from its init.
+        Backend::PvnetDomain => format!("modprobe xen-gntalloc\n{}", pvnet("")),
+        Backend::Pvnet(_) | Backend::Frontend(Channel::Header | Channel::Reuse) => pvnet(""),
+        Backend::Frontend(Channel::Remap) => {
+            pvnet("\\n[[guest]]\\nname = \"*\"\\ntx = \"remap\"\\n")
+        }
+    }
 }
 
 /// A line of the experiment's own, if it has one.

@@ -151,15 +151,12 @@ pub fn differences(before: &Cost, now: &Cost) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use scope_model::Costs;
-
-    use super::super::cost::tests::recording;
+    use super::super::cost;
     use super::super::pairs::Unit;
     use super::*;
 
     fn cost() -> Cost {
-        let cost = Cost::new(&recording(), "rounds-pvnet", Unit::Round, Costs::default());
-        Cost { functions: Vec::new(), ..cost }
+        Cost { functions: Vec::new(), ..cost::tests::cost("rounds-pvnet", Unit::Round) }
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use scope_model::{CostEvent, Costs, Counters};
-use scope_result::{Mode, Recording};
+use scope_result::{Domain, Mode, Recording};
 use serde::Serialize;
 
 use super::pairs::Unit;
 use crate::repro::measure::calls;
-use crate::summary::{Part, Summary, Who, function_name, plain};
+use crate::summary::{Part, Summary, Who, function_name, plain, who};
+use crate::workload::Workload;
 
 named::named! {
     /// Who works.
@@ -23,12 +24,14 @@ named::named! {
 }
 
 impl Share {
-    /// Whose a part of the work is. Xen's own idling is nobody's.
-    fn of(part: &Part) -> Option<Self> {
+    /// Whose a part of the work is. Xen's own idling is nobody's. The backend's domain is counted as dom0, which has next to nothing to do
+    /// beside a driver domain.
+    fn of(part: &Part, backend: &Domain) -> Option<Self> {
+        let hosts = [&Domain::Xen(0), backend].map(|domain| who(Some(domain), part.mode));
         match (&part.who, part.mode) {
             (Who::Idle, _) => None,
             (Who::Xen, _) => Some(Self::Xen),
-            (Who::Domain(name), mode) if name == "dom0" => {
+            (who, mode) if hosts.contains(who) => {
                 Some(if mode == Mode::User { Self::Dom0Programs } else { Self::Dom0Kernel })
             }
             (Who::Domain(_), _) => Some(Self::Guest),
@@ -73,7 +76,7 @@ pub struct Cost {
     pub frame_payload: f64,
     /// Acknowledgements of TCP for each frame with payload.
     pub acks: f64,
-    /// By who works: `guest`, `xen`, `dom0-kernel`, `dom0-programs`.
+    /// By who works: `guest`, `xen`, `dom0-kernel`, `dom0-programs`. The last two have a driver domain's too.
     pub shares: BTreeMap<String, Counts>,
     /// For a unit: `hypercalls`, `vm-switches`, `notifications` (events that domains send), `system-calls` of all domains, `cr3-writes`.
     pub events: BTreeMap<String, f64>,
@@ -82,11 +85,11 @@ pub struct Cost {
     pub functions: Vec<FunctionCost>,
 }
 
-/// The share of the cycles of dom0's kernel and programs.
+/// The shares of dom0's kernel and programs.
 pub const DOM0: [Share; 2] = [Share::Dom0Kernel, Share::Dom0Programs];
 
 impl Cost {
-    pub fn new(recording: &Recording, workload: &str, unit: Unit, costs: Costs) -> Self {
+    pub fn new(recording: &Recording, workload: Workload, unit: Unit, costs: Costs) -> Self {
         let work = &recording.work;
         let units = match unit {
             Unit::Byte => work.payload,
@@ -99,7 +102,8 @@ impl Cost {
             Share::ALL.map(|share| (share.name().to_owned(), Counts::default())).into();
         let mut functions = Vec::new();
         let mut total = Counters::default();
-        let parts = summary.by(|part| (Share::of(part), part.function.clone()));
+        let backend = workload.backend();
+        let parts = summary.by(|part| (Share::of(part, &backend), part.function.clone()));
         for ((share, function), counters) in parts {
             let Some(share) = share else { continue };
             total += &counters;
@@ -123,7 +127,7 @@ impl Cost {
             ("cr3-writes", event(CostEvent::Cr3)),
         ];
         Self {
-            workload: workload.to_owned(),
+            workload: workload.name.to_owned(),
             units,
             frame_payload: work.payload as f64 / work.data_frames.max(1) as f64,
             acks: work.acks as f64 / work.data_frames.max(1) as f64,
@@ -165,7 +169,7 @@ fn copy_width(module: &str, name: &str) -> u64 {
 
 #[cfg(test)]
 pub mod tests {
-    use scope_result::{Block, Domain, Function, Work};
+    use scope_result::{Block, Function, Work};
 
     use super::*;
 
@@ -201,9 +205,13 @@ pub mod tests {
         }
     }
 
+    pub fn cost(workload: &str, unit: Unit) -> Cost {
+        Cost::new(&recording(), Workload::named(workload).unwrap(), unit, Costs::default())
+    }
+
     #[test]
     fn a_packet_costs_what_everybody_but_the_idle_domain_does() {
-        let cost = Cost::new(&recording(), "w", Unit::Packet, Costs::default());
+        let cost = super::tests::cost("rounds-pvnet", Unit::Packet);
         let instructions = |share: Share| cost.shares[share.name()].instructions;
         assert_eq!(Share::ALL.map(instructions), [20.0, 10.0, 10.0, 10.0]);
         assert_eq!(cost.sum(&DOM0).instructions, 20.0);
@@ -212,7 +220,14 @@ pub mod tests {
         // The first block of the function runs 100 times.
         assert_eq!(cost.events["notifications"], 10.0);
         assert_eq!((cost.units, cost.frame_payload, cost.acks), (10, 100.0, 0.5));
-        assert_eq!(Cost::new(&recording(), "w", Unit::Round, Costs::default()).units, 5);
-        assert_eq!(Cost::new(&recording(), "w", Unit::Byte, Costs::default()).units, 1000);
+        let units = |unit| super::tests::cost("rounds-pvnet", unit).units;
+        assert_eq!([Unit::Round, Unit::Byte].map(units), [5, 1000]);
+    }
+
+    #[test]
+    fn a_driver_domain_is_counted_as_dom0_and_not_as_a_guest() {
+        let cost = cost("domain-rounds-pvnet", Unit::Packet);
+        let instructions = |share: Share| cost.shares[share.name()].instructions;
+        assert_eq!(Share::ALL.map(instructions), [0.0, 10.0, 20.0, 20.0]);
     }
 }

@@ -286,15 +286,12 @@ pub fn signed(difference: f64) -> String {
 
 #[cfg(test)]
 pub mod tests {
-    use scope_model::Costs;
-
-    use super::super::cost::tests::recording;
     use super::super::pairs::PAIRS;
     use super::*;
 
     pub fn data() -> NetbackData {
         let pair = PAIRS[0];
-        let cost = |name| Cost::new(&recording(), name, pair.unit, Costs::default());
+        let cost = |name| super::super::cost::tests::cost(name, pair.unit);
         let mut pvnet = cost(pair.pvnet);
         for share in DOM0 {
             pvnet.shares.get_mut(share.name()).unwrap().cycles *= 2.0;

@@ -55,14 +55,16 @@ const WIRE_RX: &str = "NIC → guest, TCP";
 const SMALL_TX: &str = "guest → NIC, UDP of 64 B";
 const SMALL_RX: &str = "NIC → guest, UDP of 64 B";
 const ROUNDS: &str = "guest ⇄ guest, 100 B";
+const DOMAIN_TX: &str = "guest → driver domain, TCP";
+const DOMAIN_RX: &str = "driver domain → guest, TCP";
 
 /// How many times longer than others a recording of a workload is. Between guests TCP goes through phases in which a frame has 0.25 or
 /// 0.4 acknowledgements, and costs a tenth more.
 pub fn length(workload: &str) -> u32 {
-    if workload.starts_with("guests-") { 5 } else { 1 }
+    if workload.contains("guests-") { 5 } else { 1 }
 }
 
-pub const PAIRS: [Pair; 22] = [
+pub const PAIRS: [Pair; 26] = [
     Pair::new(TX, Unit::Byte, "tx-stock", "tx-pvnet"),
     Pair::new(RX, Unit::Byte, "rx-stock", "rx-pvnet"),
     Pair::new(GUESTS, Unit::Byte, "guests-stock", "guests-pvnet"),
@@ -85,6 +87,10 @@ pub const PAIRS: [Pair; 22] = [
     Pair::new(SMALL_TX, Unit::Packet, "small-tx-stock", "small-tx-device"),
     Pair::new(SMALL_RX, Unit::Packet, "small-rx-stock", "small-rx-device"),
     Pair::new(ROUNDS, Unit::Round, "rounds-stock", "rounds-device"),
+    Pair::new(DOMAIN_TX, Unit::Byte, "domain-tx-stock", "domain-tx-pvnet"),
+    Pair::new(DOMAIN_RX, Unit::Byte, "domain-rx-stock", "domain-rx-pvnet"),
+    Pair::new(GUESTS, Unit::Byte, "domain-guests-stock", "domain-guests-pvnet"),
+    Pair::new(ROUNDS, Unit::Round, "domain-rounds-stock", "domain-rounds-pvnet"),
 ];
 
 /// The pairs with one of these workloads; all if none are named.
@@ -112,6 +118,7 @@ mod tests {
                 [pair.netback, pair.pvnet].map(|name| Workload::named(name).unwrap());
             assert!(!netback.needs_pvnet() && pvnet.needs_pvnet(), "{pair:?}");
             assert_eq!(netback.counted().0, pvnet.counted().0, "{pair:?}");
+            assert_eq!(netback.backend(), pvnet.backend(), "{pair:?}");
         }
     }
 

@@ -8,6 +8,9 @@ use super::cost::{Cost, Counts, Share};
 use super::document::{NetbackData, PairData, signed};
 use crate::summary::plain;
 
+/// Functions of a side in the tables: `pvscope diff` has all.
+const FUNCTIONS: usize = 4;
+
 impl NetbackData {
     /// Each workload once, in the order of the pairs, with its costs' scale.
     fn sides(&self) -> Vec<(&Cost, f64, String)> {
@@ -71,6 +74,7 @@ impl NetbackData {
                 if !more {
                     named.reverse();
                 }
+                named.truncate(FUNCTIONS);
                 named.join(", ")
             };
             table.row([pair.pvnet.workload.clone(), pair.shown_unit(), named(true), named(false)]);

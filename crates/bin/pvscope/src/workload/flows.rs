@@ -187,11 +187,14 @@ fn driver(backend: Backend, flow: Flow) -> String {
         _ => "",
     };
     format!(
-        "if [ $(hostname) = {DRIVER} ]; then\n{TELL}\n{}\ntell_modules {domain}\necho '@ready'\n{connect}{program}\n\
+        "if [ $(hostname) = {DRIVER} ]; then\n{CLOCK}{TELL}\n{}\ntell_modules {domain}\necho '@ready'\n{connect}{program}\n\
          sleep 1\ntell_processes {domain}\necho '@end'\nexit\nfi\n",
         scripts::start(backend)
     )
 }
+
+/// What `pvnet doctor` advises: the clock that a domU chooses by itself is read by a system call.
+const CLOCK: &str = "echo tsc >/sys/devices/system/clocksource/clocksource0/current_clocksource\n";
 
 /// Connects netback's interfaces, as a toolstack's script would: there is none in this domain. pvnet connects its own.
 const CONNECT: &str = "for guest in GUESTS; do

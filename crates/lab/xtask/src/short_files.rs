@@ -17,7 +17,6 @@ const REASONS: Reasons<'_> = &[
         "a command, a benchmark, a group of checks or attacks, or a step of a lab: each has a file",
         &[
             "bin/pvnet/src/config_check.rs",
-            "bin/pvnet/src/doctor/xen.rs",
             "bin/pvnet/src/revoke.rs",
             "bin/pvnet/src/rootless.rs",
             "bin/pvscope/src/schema.rs",

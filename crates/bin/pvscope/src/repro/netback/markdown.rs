@@ -9,7 +9,7 @@ use super::document::{NetbackData, PairData, signed};
 use crate::summary::plain;
 
 /// Functions of a side in the tables: `pvscope diff` has all.
-const FUNCTIONS: usize = 4;
+const FUNCTIONS: usize = 3;
 
 impl NetbackData {
     /// Each workload once, in the order of the pairs, with its costs' scale.

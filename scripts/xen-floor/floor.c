@@ -8,6 +8,9 @@
  * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, and each copy carries several; with
  * an uplink, through a packet socket with a receive ring, or an AF_XDP socket.
  *
+ * In a driver domain the guests are the two domains after it. With -DHOST_TAP frames of the only one go through the tap that has the domain's own
+ * address (domain-tx-pvnet).
+ *
  * With -DSWITCH it does what no switch can do without: it waits for more than one device, reads the clock once for each wake-up, checks what
  * guests and Xen say, learns and looks up addresses, and counts frames and bytes of each port.
  */
@@ -64,9 +67,9 @@ static struct guest {
 	int domain, tap, state, is_blocked, is_owed, must_notify, many;
 	unsigned turn; /* when frames last came from the tap */
 	uint8_t mac[6];
-} guests[2] = { { .domain = 1, .tap = -1 }, { .domain = 2, .tap = -1 } };
+} guests[2] = { { .tap = -1 }, { .tap = -1 } };
 
-static int gntdev, evtchn, has_taps;
+static int gntdev, evtchn, has_taps, own_domain;
 static struct gntdev_grant_copy_segment segments[SEGMENTS];
 static struct ioctl_gntdev_grant_copy copy = { .segments = segments };
 static uint32_t own_grefs[PAGES];
@@ -141,10 +144,17 @@ static int open_tap(int domain)
 {
 	struct ifreq ifr = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
 	int tap = open("/dev/net/tun", O_RDWR | O_NONBLOCK);
+#ifdef HOST_TAP
+	strcpy(ifr.ifr_name, "pvnet0");
+#else
 	snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "vif%d.0", domain);
+#endif
 	check(tap);
 	check(ioctl(tap, TUNSETIFF, &ifr));
 	check(ioctl(tap, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4));
+#ifdef HOST_TAP
+	check(system("ip addr add 10.0.0.1/24 dev pvnet0 && ip link set pvnet0 up"));
+#endif
 	return tap;
 }
 
@@ -317,7 +327,7 @@ static void forward(struct guest *from, struct guest *to)
 			from->tx_cons += packet->slots;
 			struct gntdev_grant_copy_segment *header = segment(packet->size < HEADER ? packet->size : HEADER);
 			grant_end(&header->source, from->domain, packet->first.gref, packet->first.offset);
-			grant_end(&header->dest, 0, own_grefs[first_own], count * HEADER);
+			grant_end(&header->dest, own_domain, own_grefs[first_own], count * HEADER);
 		}
 		if (!count)
 			continue;
@@ -339,7 +349,7 @@ static void forward(struct guest *from, struct guest *to)
 			struct rx_request *buffer = take_buffer(to, response, packet->size, flags);
 			uint16_t header = packet->size < HEADER ? packet->size : HEADER;
 			struct gntdev_grant_copy_segment *part = segment(header);
-			grant_end(&part->source, 0, own_grefs[first_own], n * HEADER);
+			grant_end(&part->source, own_domain, own_grefs[first_own], n * HEADER);
 			grant_end(&part->dest, to->domain, buffer->gref, 0);
 			if (packet->size > header) {
 				part = segment(packet->size - header);
@@ -430,7 +440,7 @@ static uint32_t copy_packet(const struct guest *guest, const struct packet *pack
 			uint32_t run = 4096 - to % 4096 < size ? 4096 - to % 4096 : size;
 			struct gntdev_grant_copy_segment *part = segment(run);
 			grant_end(&part->source, guest->domain, request.gref, from);
-			grant_end(&part->dest, 0, own_grefs[to / 4096], to % 4096);
+			grant_end(&part->dest, own_domain, own_grefs[to / 4096], to % 4096);
 			to += run, from += run, size -= run;
 		}
 	}
@@ -521,7 +531,7 @@ static void from_tap(struct guest *guest)
 					flags |= (vnet->flags ? vnet->flags & 1 ? RX_BLANK | RX_VALIDATED : RX_VALIDATED : 0) | (vnet->gso_type ? EXTRA : 0);
 				struct rx_request *buffer = take_buffer(guest, &responses[slots++], run, flags);
 				struct gntdev_grant_copy_segment *part = segment(run);
-				grant_end(&part->source, 0, own_grefs[(begin + done) / 4096], 0);
+				grant_end(&part->source, own_domain, own_grefs[(begin + done) / 4096], 0);
 				grant_end(&part->dest, guest->domain, buffer->gref, 0);
 				if (flags & EXTRA) {
 					struct extra extra = { .type = 1, .gso_size = vnet->gso_size, .gso_type = 1 };
@@ -621,18 +631,26 @@ int main(int argc, char **argv)
 {
 	struct sockaddr_un ready = { AF_UNIX, "/run/pvnet/control.sock" };
 	static struct { struct ioctl_gntalloc_alloc_gref alloc; uint32_t more[PAGES]; } pages;
-	char config[4096] = "";
+	char config[4096] = "", domid[512];
 	if (argc < 4 || read(open(argv[3], O_RDONLY), config, sizeof(config) - 1) < 0)
 		fail("run --config FILE");
 	kind = strstr(config, "af-packet") ? PACKET : strstr(config, "af-xdp") ? XDP : TAPS;
 	has_taps = kind || strstr(config, "\"device\"");
+#ifdef HOST_TAP
+	has_taps = 1;
+#endif
 	check(system("modprobe -a xen-gntalloc xen-gntdev xen-evtchn"));
 	check(setpriority(PRIO_PROCESS, 0, -5));
 	check(xenbus = open("/dev/xen/xenbus", O_RDWR));
+	check(store(2, "domid", NULL, domid));
+	own_domain = atoi(domid);
+	guests[0].domain = own_domain + 1;
+	guests[1].domain = own_domain + 2;
 	check(gntdev = open("/dev/xen/gntdev", O_RDWR));
 	check(evtchn = open("/dev/xen/evtchn", O_RDWR));
 	int gntalloc = open("/dev/xen/gntalloc", O_RDWR);
 	check(gntalloc);
+	pages.alloc.domid = own_domain;
 	pages.alloc.flags = GNTALLOC_FLAG_WRITABLE;
 	pages.alloc.count = PAGES;
 	check(ioctl(gntalloc, IOCTL_GNTALLOC_ALLOC_GREF, &pages.alloc));

@@ -2,7 +2,7 @@
  * docs/xen-cost.md. In place of pvnet:
  *
  *     cc -O2 -static -o out/pvnet scripts/xen-floor/floor.c
- *     pvscope run rounds-pvnet --pvnet out/pvnet        (also guests-pvnet, and -device, -packet and -xdp of any traffic)
+ *     pvscope run rounds-pvnet --pvnet out/pvnet        (also guests-pvnet, -device of any traffic, wire-tx-packet, and small- by -packet and -xdp)
  *
  * It trusts the guests, has one thread, knows no third port, counts nothing and never disconnects. Whatever lies in both rings is carried by one
  * copy of the headers and one of the frames. With `attach = "device"` frames go through a tap for each guest, and each copy carries several; with

@@ -1,4 +1,4 @@
-/* A NIC's frames: through a packet socket with a receive ring, or through an AF_XDP socket. */
+/* A NIC's frames: through a packet socket with a receive ring, or through an AF_XDP socket. Long ones are not received, nor sent by AF_XDP. */
 
 #include <linux/bpf.h>
 #include <linux/if_packet.h>

@@ -162,7 +162,7 @@ profiled: $(COUNTS)
 
 GATE_XEN := target/profiled/pvscope repro netback --baseline docs/xen-baseline.txt --jobs $(shell nproc)
 
-gate-xen: profiled ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (23 minutes of processor time)
+gate-xen: profiled ## Compare what a byte, a packet and a round cost with pvnet on a Xen host with docs/xen-baseline.txt, in QEMU (26 recordings, of one to two minutes each)
 	$(GATE_XEN)
 
 gate-xen-update: profiled ## Write docs/xen-baseline.txt and the tables of docs/xen-cost.md and docs/xen-cost-tables.md anew: commit them with the reason

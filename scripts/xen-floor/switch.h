@@ -1,4 +1,4 @@
-/* With -DSWITCH: what no switch can do without. Without it these do nothing. */
+/* With -DSWITCH: what no switch can do without. Otherwise these are empty, or trust the guest. */
 
 #ifdef SWITCH
 #include <sys/epoll.h>

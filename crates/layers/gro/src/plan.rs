@@ -228,7 +228,7 @@ fn sum_of_payload(frame: &Frame, start: usize, body: Body<'_>) -> Option<Sum> {
         };
         let Place::Region { index, offset } = fragment.place else { return None };
         let region = body.regions()?.get(usize::from(index))?;
-        let mut at = usize::try_from(offset).ok()?;
+        let mut at = offset.index();
         let mut left = usize::from(fragment.len);
         while left > 0 {
             let chunk = &mut bytes[..left.min(CHUNK)];

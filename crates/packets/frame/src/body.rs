@@ -108,8 +108,38 @@ pub enum Place {
         /// Which region.
         index: u16,
         /// First byte within it.
-        offset: u64,
+        offset: Offset,
     },
+}
+
+/// A byte of a region. It is aligned as a grant reference is, so a [`Fragment`] has 16 bytes, four to a cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, packed(4))]
+pub struct Offset(u64);
+
+const _: () = assert!(size_of::<Fragment>() == 16);
+
+impl Offset {
+    /// The byte `offset`.
+    #[inline]
+    #[must_use]
+    pub const fn new(offset: u64) -> Self {
+        Self(offset)
+    }
+
+    /// Its number.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The same as an index of this process's memory. One that is too large names no byte of it.
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
 }
 
 impl Fragment {
@@ -124,7 +154,7 @@ impl Fragment {
     #[inline]
     #[must_use]
     pub fn in_region(index: u16, offset: u64, len: u16) -> Self {
-        Self { place: Place::Region { index, offset }, len }
+        Self { place: Place::Region { index, offset: Offset(offset) }, len }
     }
 
     /// Leaves at most the first `left` bytes, and takes those that it has off `left`.
@@ -138,7 +168,7 @@ impl Fragment {
     pub(crate) fn advance(&mut self, taken: u16) {
         match &mut self.place {
             Place::Grant(granted) => granted.offset += taken,
-            Place::Region { offset, .. } => *offset += u64::from(taken),
+            Place::Region { offset, .. } => offset.0 += u64::from(taken),
         }
         self.len -= taken;
     }
@@ -173,17 +203,16 @@ impl<P> Memory<'_, P> {
                 granted.skip(skip).source(peer, mapped.as_ref(), len)
             }
             (Self::Regions(regions), Place::Region { index, offset }) => {
-                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
                 match regions.get(usize::from(index)) {
                     Some(region) => {
-                        Source::Mapped { region, offset: offset.saturating_add(skip.into()) }
+                        let offset = offset.index().saturating_add(skip.into());
+                        Source::Mapped { region, offset }
                     }
                     None => Source::Private(NOTHING),
                 }
             }
             (Self::Private(bytes), Place::Region { offset, .. }) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX);
-                let bytes = bytes.get(start.saturating_add(skip.into())..);
+                let bytes = bytes.get(offset.index().saturating_add(skip.into())..);
                 Source::Private(bytes.unwrap_or(NOTHING))
             }
             _ => Source::Private(NOTHING),

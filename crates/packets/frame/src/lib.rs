@@ -29,7 +29,7 @@ use wire::headers::{ChecksumLocation, Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
 
-pub use body::{Body, Fragment, KeptFrame, Memory, Place, ReceiveBuffers};
+pub use body::{Body, Fragment, KeptFrame, Memory, Offset, Place, ReceiveBuffers};
 pub use body::{LENT_MAX, Lent};
 pub use finish::{ALL_SEGMENTS, Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, runs_in_places};

@@ -72,8 +72,8 @@ fn plan_body<const MOST: usize>(
             (Run::Private(bytes), _) => to.write(at as usize, bytes),
             (Run::Fragment(Fragment { place: Place::Region { index, offset }, .. }), body) => {
                 let region = body.regions().and_then(|regions| regions.get(usize::from(*index)));
-                let from = usize::try_from(*offset).unwrap_or(usize::MAX);
-                region.is_some_and(|region| to.fill(at as usize, len.into(), region, from))
+                let fill = |region| to.fill(at as usize, len.into(), region, offset.index());
+                region.is_some_and(fill)
             }
             (Run::Fragment(_), _) => false,
         };

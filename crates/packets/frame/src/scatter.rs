@@ -98,7 +98,7 @@ impl<'a> ScatterList<'a> {
 fn in_region<'a>(fragment: &crate::Fragment, regions: &'a [Region]) -> Option<Iovec<'a>> {
     let Place::Region { index, offset } = fragment.place else { return None };
     let region = regions.get(usize::from(index))?;
-    Some(Iovec::Shared { region, offset: usize::try_from(offset).ok()?, len: fragment.len.into() })
+    Some(Iovec::Shared { region, offset: offset.index(), len: fragment.len.into() })
 }
 
 /// Where the bytes of a frame's tail lie.

@@ -35,5 +35,5 @@ pub use hypervisor::Hypervisor;
 pub use id::{DomId, EvtchnPort, FrameNumber, GrantRef};
 pub use meter::{Counted, Meter};
 pub use metered::Metered;
-pub use pages::{Granted, MappedPages, PAGE_SIZE};
+pub use pages::{Granted, MappedAt, MappedPages, PAGE_SIZE};
 pub use references::{LockedReferences, PageOwner, PageReferences, PageUser};

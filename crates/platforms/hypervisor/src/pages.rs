@@ -1,5 +1,7 @@
 //! Granted pages: bytes within one, and where pages are mapped in this domain.
 
+use std::num::NonZero;
+
 use shm::{Iovec, Region};
 
 use crate::id::{FrameNumber, GrantRef};
@@ -36,7 +38,8 @@ impl<'a> MappedPages<'a> {
         // Another page may have been mapped at this place since it was looked up. And the bytes
         // must not reach beyond the page.
         let within_page = usize::from(bytes.offset) + usize::from(len) <= PAGE_SIZE;
-        bytes.mapped.filter(|place| within_page && self.at(*place) == Some(bytes.gref))
+        let place = bytes.mapped?.get();
+        (within_page && self.at(place) == Some(bytes.gref)).then_some(place)
     }
 
     /// Where granted bytes lie in this domain's address space, if they are mapped.
@@ -57,7 +60,27 @@ pub struct Granted {
     pub offset: u16,
     /// Where the page is [mapped](MappedPages), if it is. This is a hint, checked at
     /// every use, because another page may have been mapped there since.
-    pub mapped: Option<u16>,
+    pub mapped: Option<MappedAt>,
+}
+
+/// The place of a mapped page, in two bytes also where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedAt(NonZero<u16>);
+
+impl MappedAt {
+    /// A place, but not the last of 65,536: this is a hint, which may be missing.
+    #[inline]
+    #[must_use]
+    pub fn new(place: u16) -> Option<Self> {
+        NonZero::new(place.wrapping_add(1)).map(Self)
+    }
+
+    /// Its number.
+    #[inline]
+    #[must_use]
+    pub fn get(self) -> u16 {
+        self.0.get() - 1
+    }
 }
 
 impl Granted {

@@ -30,7 +30,8 @@ use std::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 use frame::{FRAGMENTS_MAX, Place, Window};
 use hypervisor::{
-    Counted, FrameNumber, GrantMap, GrantRef, Hypervisor, MapStatus, MappedGrants, MappedPages,
+    Counted, FrameNumber, GrantMap, GrantRef, Hypervisor, MapStatus, MappedAt, MappedGrants,
+    MappedPages,
 };
 
 use crate::grant_use::{DirectionUse, GrantUse};
@@ -151,7 +152,7 @@ impl<H: Hypervisor> GrantCache<H> {
         let mut missing = ArrayVec::<GrantMap, BATCH>::new();
         for fragment in &mut *fragments {
             let Place::Grant(granted) = &mut fragment.place else { continue };
-            granted.mapped = self.lookup(granted.gref);
+            granted.mapped = self.lookup(granted.gref).and_then(MappedAt::new);
             if granted.mapped.is_none() && may_map(self) {
                 self.reserve(granted.gref, &mut missing);
             }
@@ -163,7 +164,8 @@ impl<H: Hypervisor> GrantCache<H> {
         for fragment in &mut *fragments {
             let Place::Grant(granted) = &mut fragment.place else { continue };
             if granted.mapped.is_none() {
-                granted.mapped = self.index.find(granted.gref).map(|found| found.place);
+                let found = self.index.find(granted.gref);
+                granted.mapped = found.and_then(|found| MappedAt::new(found.place));
             }
         }
         fragments.iter().all(is_mapped)

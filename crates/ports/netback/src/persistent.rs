@@ -28,7 +28,9 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use frame::{Fragment, Place, Window};
-use hypervisor::{Counted, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages};
+use hypervisor::{
+    Counted, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedAt, MappedPages,
+};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
@@ -285,7 +287,7 @@ impl<H: Hypervisor> FragmentsInUse<H> {
                 match pages.as_ref().and_then(|pages| pages.0.index.find(*gref)) {
                     Some(Found { place, .. }) => {
                         hits += 1;
-                        *mapped = Some(place);
+                        *mapped = MappedAt::new(place);
                         self.grants.count(place, |users| users.saturating_add(1));
                     }
                     None => misses += 1,
@@ -301,8 +303,8 @@ impl<H: Hypervisor> FragmentsInUse<H> {
     #[inline]
     pub(crate) fn release(&mut self, fragments: impl IntoIterator<Item = Fragment>) {
         for fragment in fragments {
-            if let Place::Grant(Granted { mapped: Some(place), .. }) = fragment.place {
-                self.grants.count(place, |users| users.saturating_sub(1));
+            if let Place::Grant(Granted { mapped: Some(mapped), .. }) = fragment.place {
+                self.grants.count(mapped.get(), |users| users.saturating_sub(1));
                 self.fragments -= 1;
             }
         }

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use frame::{FRAGMENTS_MAX, Frame, Place, WINDOW, Window};
-use hypervisor::{GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages, PAGE_SIZE};
+use hypervisor::{
+    GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedAt, MappedPages, PAGE_SIZE,
+};
 use shm::Region;
 
 /// The packets in hand, each mapped at its window slot's places.
@@ -42,7 +44,7 @@ impl<H: Hypervisor> Remapped<H> {
         let mut ops = ArrayVec::<GrantMap, FRAGMENTS_MAX>::new();
         for (place, fragment) in places(slot, FRAGMENTS_MAX).zip(&mut frame.fragments) {
             let Place::Grant(granted) = &mut fragment.place else { return false };
-            granted.mapped = Some(place);
+            granted.mapped = MappedAt::new(place);
             self.grefs[usize::from(place)] = Some(granted.gref);
             ops.push(GrantMap::new(place.into(), granted.gref));
         }
@@ -69,10 +71,10 @@ pub(crate) fn copy_header(mapped_at: &Region, frame: &mut Frame) -> bool {
     for fragment in &frame.fragments {
         let len = rest.len().min(fragment.len.into());
         let (part, after) = rest.split_at_mut(len);
-        let Place::Grant(Granted { offset, mapped: Some(place), .. }) = fragment.place else {
+        let Place::Grant(Granted { offset, mapped: Some(mapped), .. }) = fragment.place else {
             return false;
         };
-        let page = usize::from(place) * PAGE_SIZE;
+        let page = usize::from(mapped.get()) * PAGE_SIZE;
         if mapped_at.copy_out(page + usize::from(offset), part).is_err() {
             return false;
         }

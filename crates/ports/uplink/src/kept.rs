@@ -71,7 +71,7 @@ impl KeptBuffers {
     pub(crate) fn keep(&self, frame: &Frame) -> Option<KeptFrame> {
         let [fragment] = frame.fragments.as_slice() else { return None };
         let Place::Region { offset, .. } = fragment.place else { return None };
-        let offset = usize::try_from(offset).ok()?;
+        let offset = offset.index();
         let header = frame.header();
         if offset % self.size != HEADROOM
             || header.len() + usize::from(fragment.len) != frame.len as usize

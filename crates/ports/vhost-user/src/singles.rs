@@ -224,7 +224,7 @@ fn write_list(
 #[inline]
 fn find(place: Place, sources: &[Region]) -> Option<(&Region, usize)> {
     let Place::Region { index, offset } = place else { return None };
-    Some((sources.get(usize::from(index))?, usize::try_from(offset).ok()?))
+    Some((sources.get(usize::from(index))?, offset.index()))
 }
 
 #[cold]

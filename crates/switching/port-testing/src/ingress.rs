@@ -205,8 +205,8 @@ impl Ingress for FakeIngress {
                 // Who reads the body after the answer finds zeros.
                 for fragment in &frame.fragments {
                     if let Place::Region { index, offset } = fragment.place {
-                        let offset = usize::try_from(offset).unwrap();
-                        regions[usize::from(index)].zero(offset, fragment.len.into()).unwrap();
+                        let region = &regions[usize::from(index)];
+                        region.zero(offset.index(), fragment.len.into()).unwrap();
                     }
                 }
                 let number = numbers[usize::from(slot)];

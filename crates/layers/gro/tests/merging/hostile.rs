@@ -221,7 +221,7 @@ fn segments_in_many_fragments_make_no_frame_of_more_runs_than_ports_take() {
             .chain([fragment.len]);
         let ends: Vec<_> = ends.collect();
         for range in ends.windows(2).filter(|range| range[0] < range[1]) {
-            let at = offset + u64::from(range[0]);
+            let at = offset.get() + u64::from(range[0]);
             frame.fragments.push(Fragment::in_region(0, at, range[1] - range[0]));
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::common::{At, Pages, Sender, fragments, granted, mapped, noise};
 use frame::{
-    Body, Bounce, Fragment, Frame, Gather, Linear, Memory, Outcome, Place, ScatterList, WINDOW,
-    linearise,
+    Body, Bounce, Fragment, Frame, Gather, Linear, Memory, Offset, Outcome, Place, ScatterList,
+    WINDOW, linearise,
 };
 use hypervisor::{GrantRef, GrantedMemory, MappedGrants, MappedPages, PAGE_SIZE, Source};
 use proptest::prelude::*;
@@ -172,11 +172,12 @@ proptest! {
                 (Place::Grant(granted), 0) => granted.gref = GrantRef(7),
                 // One byte beyond the page.
                 (Place::Grant(granted), 1) => granted.offset = 4097 - *len,
-                (place @ Place::Grant(_), _) => *place = Place::Region { index: 0, offset: 0 },
+                (place @ Place::Grant(_), _) => *place = Place::Region { index: 0, offset: Offset::new(0) },
                 (Place::Region { index, .. }, 0) => *index = 2,
-                (Place::Region { offset, .. }, 1) => *offset = u64::MAX - 5,
+                (Place::Region { offset, .. }, 1) => *offset = Offset::new(u64::MAX - 5),
                 (Place::Region { offset, .. }, _) => {
-                    *offset = (crate::common::PAGES * PAGE_SIZE) as u64 + 1 - u64::from(*len);
+                    let end = (crate::common::PAGES * PAGE_SIZE) as u64;
+                    *offset = Offset::new(end + 1 - u64::from(*len));
                 }
             }
             for way in every_way(&frame, &sender, &[4096]) {
@@ -204,7 +205,7 @@ proptest! {
             let page = peer.find(hypervisor::Granted { offset: 0, ..*granted }, 1).unwrap();
             let place = crate::common::PAGES - 1 - page / PAGE_SIZE;
             Region::copy_between(&peer.0, page, &region, place * PAGE_SIZE, PAGE_SIZE).unwrap();
-            granted.mapped = Some(u16::try_from(place).unwrap());
+            granted.mapped = hypervisor::MappedAt::new(u16::try_from(place).unwrap());
             grefs[place] = if stale { Some(GrantRef(7)) } else { Some(granted.gref) };
         }
         let mapped = Some(MappedGrants { peer, pages: MappedPages { region: &region, grefs: &grefs, frames: None } });

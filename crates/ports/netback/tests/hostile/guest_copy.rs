@@ -59,7 +59,10 @@ impl ReceiveBuffers for Uplink {
     }
 
     fn keep(&self, frame: &Frame) -> Option<KeptFrame> {
-        let Place::Region { offset: 128, .. } = frame.fragments.first()?.place else { return None };
+        let Place::Region { offset, .. } = frame.fragments.first()?.place else { return None };
+        if offset.get() != 128 {
+            return None;
+        }
         self.buffer.copy_in(0, frame.header()).unwrap();
         self.spares.then(|| KeptFrame {
             memory: self.buffer.slice(0..BUFFER).map(Arc::new).unwrap(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use hypervisor::{Counted, GrantRef, Granted, Metered};
+use hypervisor::{Counted, GrantRef, Granted, MappedAt, Metered};
 use machine::Machine;
 use netback::ControlRing;
 use offload::Features;
@@ -121,7 +121,7 @@ fn what_was_unmapped_is_reached_by_its_grant() {
     // Another page in its place.
     assert_eq!(world.add(&[entry(DATA + 1)]), status::SUCCESS);
     with_body(&world.queue.tx, |body| {
-        let granted = Granted { gref: GrantRef(DATA), offset: 0, mapped: Some(0) };
+        let granted = Granted { gref: GrantRef(DATA), offset: 0, mapped: MappedAt::new(0) };
         let memory = body.local::<Metered<Machine>>().expect("of this platform");
         let source = memory.source(&Fragment::granted(granted, 1), 0, 1);
         assert!(matches!(source, hypervisor::Source::Grant { .. }));

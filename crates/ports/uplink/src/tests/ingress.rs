@@ -64,7 +64,7 @@ impl Receiver {
     /// Where the frame's body begins.
     fn start(&self) -> u64 {
         let Place::Region { offset, .. } = self.frame().fragments[0].place else { panic!() };
-        offset
+        offset.get()
     }
 
     fn release(&mut self) {

@@ -187,7 +187,7 @@ impl ReceiveBuffers for Buffers<'_> {
         for fragment in &frame.fragments {
             let Place::Region { index, offset } = fragment.place else { return None };
             let from = &self.regions[usize::from(index)];
-            let (offset, len) = (usize::try_from(offset).unwrap(), usize::from(fragment.len));
+            let (offset, len) = (offset.index(), usize::from(fragment.len));
             Region::copy_between(from, offset, &memory, at, len).unwrap();
             at += len;
         }

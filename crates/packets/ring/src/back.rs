@@ -199,6 +199,31 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         }
     }
 
+    /// Answers the requests from `index` on, in order, as [`answer`](Self::answer) does each.
+    #[inline]
+    pub fn answer_each(&mut self, index: u32, responses: impl Iterator<Item = S::Response>) {
+        if index != self.answered || self.early.count > 0 {
+            return self.answer_each_early(index, responses);
+        }
+        // Not a loop, which would ask of each response in which part of a chain it is.
+        responses.for_each(|response| {
+            self.ledger.keep(self.answered, response);
+            self.answered = self.answered.wrapping_add(1);
+        });
+        debug_assert!(
+            self.answered.wrapping_sub(index) <= self.req_cons.wrapping_sub(index),
+            "a response without a request"
+        );
+    }
+
+    /// Answers requests of which some are answered before earlier ones.
+    #[cold]
+    fn answer_each_early(&mut self, index: u32, responses: impl Iterator<Item = S::Response>) {
+        for (n, response) in (0..).zip(responses) {
+            self.answer(index.wrapping_add(n), response);
+        }
+    }
+
     /// Notes that a request was answered before an earlier one.
     #[cold]
     fn answer_early(&mut self, index: u32) {

@@ -132,7 +132,7 @@ impl World {
             return;
         }
         let (first, len) = self.held.remove(which % self.held.len()).unwrap();
-        (first..first + len).for_each(|n| self.back.answer(n, n | RESPONSE));
+        self.back.answer_each(first, (first..first + len).map(|n| n | RESPONSE));
         let held: u32 = self.held.iter().map(|(_, len)| len).sum();
         assert_eq!(self.back.unanswered(), held);
     }

@@ -1,8 +1,8 @@
 //! One packet on the TX ring: a chain of slots, checked before it is used.
 
 use arrayvec::ArrayVec;
-use frame::FRAGMENTS_MAX;
-use hypervisor::PAGE_SIZE;
+use frame::{FRAGMENTS_MAX, Fragment};
+use hypervisor::{GrantRef, Granted, PAGE_SIZE};
 use offload::Gso;
 use wire::netif::extra::{Extra, ExtraError, ExtraInfo};
 use wire::netif::{TxRequest, tx_flags};
@@ -46,17 +46,23 @@ pub enum Fault {
     Extra(#[from] ExtraError),
 }
 
-/// A packet's fragments, in order, each inside its page; their sizes add up to `len`. Empty ones are answered and
-/// left out of the frame.
+/// The requests of a packet, to be answered when it is done with.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Packet {
-    /// The slots, empty ones too; `size` is the fragment's. There is room for more than a frame may
-    /// have, so that all slots of a refused packet can be answered.
-    pub(crate) fragments: ArrayVec<TxRequest, { SLOTS_FATAL as usize }>,
+pub(crate) struct Requests {
+    /// Their identifiers, those of empty fragments too. There is room for more than a frame may have fragments, so that all slots of a refused
+    /// packet can be answered.
+    pub(crate) ids: ArrayVec<u16, { SLOTS_FATAL as usize }>,
     /// Slots that held extras; each is answered with NULL.
     pub(crate) extras: u8,
+}
+
+/// What the slots of a packet say, but for its fragments and requests, which are written where they are used.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
     /// Bytes of the whole packet.
     pub(crate) len: u16,
+    /// Those of its first request.
+    pub(crate) flags: u16,
     /// From the GSO extra.
     pub(crate) gso: Option<Gso>,
     /// It is no packet: the frontend wants another list of groups.
@@ -71,49 +77,76 @@ impl Packet {
     /// Parses the packet whose first slot is `slot(0)`, of `present` slots on the ring. Each
     /// slot is read once. The first `supplied` bytes of the packet, or all of a shorter one,
     /// are not in its fragments.
+    ///
+    /// The fragments are those of some bytes, in order, each inside its page; with `supplied` their lengths add up to the packet's, unless it is refused.
     #[inline]
     pub(crate) fn parse(
-        &mut self,
         present: u32,
         supplied: u16,
         mut slot: impl FnMut(u32) -> TxRequest,
-    ) -> Result<(), Fault> {
+        fragments: &mut ArrayVec<Fragment, FRAGMENTS_MAX>,
+        Requests { ids, extras }: &mut Requests,
+    ) -> Result<Self, Fault> {
         let first = slot(0);
-        self.fragments.clear();
-        self.extras = 0;
-        self.len = first.size;
-        self.gso = None;
-        self.list_change = None;
-        self.slots = 1;
-        self.refused = first.size < FRAME_MIN;
-        if first.flags & tx_flags::EXTRA_INFO != 0 {
-            self.take_extras(present, &mut slot)?;
+        let (len, flags) = (first.size, first.flags);
+        let refused = len < FRAME_MIN;
+        let mut packet = Self { len, flags, gso: None, list_change: None, slots: 0, refused };
+        let mut taken = 1;
+        let mut next = || {
+            let next = (taken < present).then(|| slot(taken)).ok_or(Fault::Unfinished(present));
+            taken += 1;
+            next
+        };
+        *extras = match flags & tx_flags::EXTRA_INFO {
+            0 => 0,
+            _ => packet.take_extras(&mut next)?,
+        };
+        fragments.clear();
+        ids.clear();
+        fragments.push(fragment(first));
+        ids.push(first.id);
+        let mut left = len.saturating_sub(supplied);
+        let mut more = flags & tx_flags::MORE_DATA != 0;
+        // One more than a frame may have, which it has room for if the first is empty.
+        let mut last = None;
+        while more {
+            let request = next()?;
+            if ids.len() + 1 >= SLOTS_FATAL as usize {
+                return Err(Fault::TooManySlots);
+            }
+            left = left.checked_sub(request.size).ok_or(Fault::Sizes(len))?;
+            within_page(request.offset, request.size)?;
+            ids.push(request.id);
+            // A fragment of no bytes is answered like the others. No frame may contain one: in XSA-448 netback treated it as a page with data.
+            if request.size > 0
+                && let Err(full) = fragments.try_push(fragment(request))
+            {
+                packet.refused |= last.replace(full.element()).is_some();
+            }
+            more = request.flags & tx_flags::MORE_DATA != 0;
         }
-        self.take_fragments(first, present, supplied, &mut slot)
+        packet.slots = taken;
+        // The first slot's size is the whole packet's, so the first fragment's is the remainder.
+        within_page(first.offset, left)?;
+        if left > 0 {
+            fragments[0].len = left;
+            packet.refused |= last.is_some();
+        } else {
+            fragments.remove(0);
+            fragments.extend(last);
+        }
+        Ok(packet)
     }
 
-    fn next_slot(
-        &mut self,
-        present: u32,
-        slot: &mut impl FnMut(u32) -> TxRequest,
-    ) -> Result<TxRequest, Fault> {
-        if self.slots >= present {
-            return Err(Fault::Unfinished(present));
-        }
-        let taken = slot(self.slots);
-        self.slots += 1;
-        Ok(taken)
-    }
-
-    /// Extras lie right after the first slot.
+    /// Extras lie right after the first slot. Returns how many.
     fn take_extras(
         &mut self,
-        present: u32,
-        slot: &mut impl FnMut(u32) -> TxRequest,
-    ) -> Result<(), Fault> {
+        mut next: impl FnMut() -> Result<TxRequest, Fault>,
+    ) -> Result<u8, Fault> {
+        let mut extras = 0;
         loop {
-            let info = ExtraInfo::from_tx_slot(&self.next_slot(present, slot)?);
-            self.extras += 1;
+            let info = ExtraInfo::from_tx_slot(&next()?);
+            extras += 1;
             match Extra::decode(&info)? {
                 Extra::Gso { size, kind, .. } => {
                     self.refused |= size.get() < GSO_SIZE_MIN;
@@ -127,45 +160,20 @@ impl Packet {
                 Extra::Xdp { .. } => return Err(ExtraError::Kind(info.kind).into()),
             }
             if !info.more() {
-                return Ok(());
+                return Ok(extras);
             }
-            if u32::from(self.extras) >= SLOTS_FATAL {
+            if u32::from(extras) >= SLOTS_FATAL {
                 return Err(Fault::TooManySlots);
             }
         }
     }
+}
 
-    /// The first slot's size is the whole packet's, so the first fragment's is the remainder.
-    #[inline]
-    fn take_fragments(
-        &mut self,
-        first: TxRequest,
-        present: u32,
-        supplied: u16,
-        slot: &mut impl FnMut(u32) -> TxRequest,
-    ) -> Result<(), Fault> {
-        self.fragments.push(first);
-        let mut left = first.size.saturating_sub(supplied);
-        let mut more = first.flags & tx_flags::MORE_DATA != 0;
-        let mut filled = 0;
-        while more {
-            let next = self.next_slot(present, slot)?;
-            if self.fragments.len() + 1 >= SLOTS_FATAL as usize {
-                return Err(Fault::TooManySlots);
-            }
-            left = left.checked_sub(next.size).ok_or(Fault::Sizes(first.size))?;
-            within_page(next.offset, next.size)?;
-            // A fragment of no bytes is answered like the others. No frame may contain one: in XSA-448 netback treated it as a page with data.
-            filled += usize::from(next.size > 0);
-            self.fragments.push(next);
-            more = next.flags & tx_flags::MORE_DATA != 0;
-        }
-        within_page(first.offset, left)?;
-        filled += usize::from(left > 0);
-        self.refused |= filled > FRAGMENTS_MAX;
-        self.fragments[0].size = left;
-        Ok(())
-    }
+/// The bytes of a request as a part of a frame.
+#[inline]
+pub(crate) fn fragment(request: TxRequest) -> Fragment {
+    let TxRequest { gref, offset, size, .. } = request;
+    Fragment::granted(Granted { gref: GrantRef(gref), offset, mapped: None }, size)
 }
 
 #[inline]
@@ -178,6 +186,7 @@ fn within_page(offset: u16, size: u16) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
+    use frame::Place;
     use proptest::prelude::*;
     use wire::netif::GsoKind;
 
@@ -197,10 +206,15 @@ mod tests {
         Extra::Gso { size: size.try_into().unwrap(), kind: GsoKind::TcpV4, features: 0 }
     }
 
-    fn parse(slots: &[TxRequest]) -> Result<Packet, Fault> {
-        let mut packet = Packet::default();
-        packet.parse(slots.len().try_into().unwrap(), 0, |n| slots[n as usize])?;
-        Ok(packet)
+    fn parse(slots: &[TxRequest]) -> Result<(Packet, Vec<u16>, Requests), Fault> {
+        let (mut fragments, mut requests) = (ArrayVec::new(), Requests::default());
+        let (present, slot) = (slots.len().try_into().unwrap(), |n| slots[n as usize]);
+        let packet = Packet::parse(present, 0, slot, &mut fragments, &mut requests)?;
+        Ok((packet, fragments.iter().map(|fragment| fragment.len).collect(), requests))
+    }
+
+    fn is_refused(slots: &[TxRequest]) -> bool {
+        parse(slots).unwrap().0.refused
     }
 
     #[test]
@@ -212,44 +226,49 @@ mod tests {
             slot(700, 96, 0),
             slot(60, 0, 0),
         ];
-        let packet = parse(&slots).unwrap();
-        let sizes: Vec<_> = packet.fragments.iter().map(|f| f.size).collect();
+        let (packet, sizes, requests) = parse(&slots).unwrap();
         assert_eq!(sizes, [300, 4000, 700]);
-        assert_eq!((packet.slots, packet.extras, packet.len), (4, 1, 5000));
+        assert_eq!((packet.slots, requests.extras, packet.len), (4, 1, 5000));
         assert_eq!(packet.gso, Some(Gso { kind: GsoKind::TcpV4.into(), size: 1448 }));
         assert!(!packet.refused);
     }
 
     #[test]
     fn what_cannot_be_sent_is_refused_and_the_vif_lives() {
-        assert_eq!([13, 14].map(|len| parse(&[slot(len, 0, 0)]).unwrap().refused), [true, false]);
+        assert_eq!([13, 14].map(|len| is_refused(&[slot(len, 0, 0)])), [true, false]);
         let mut chain = vec![slot(1900, 0, MORE); 1];
         chain.extend([slot(100, 0, MORE); 17]);
         chain.push(slot(100, 0, 0));
-        let packet = parse(&chain).unwrap();
+        let (packet, _, requests) = parse(&chain).unwrap();
         assert!(packet.refused);
-        assert_eq!(packet.fragments.len(), 19);
-        assert!(!parse(&chain[1..].iter().rev().copied().collect::<Vec<_>>()).unwrap().refused);
+        assert_eq!(requests.ids.len(), 19);
+        // Nothing is left for the first.
+        chain[0].size = 1800;
+        assert_eq!(parse(&chain).unwrap().1, [100; FRAGMENTS_MAX]);
+        chain[0].size = 1900;
+        chain.remove(1);
+        assert_eq!(parse(&chain).unwrap().1, [&[200][..], &[100; FRAGMENTS_MAX - 1]].concat());
         let multicast = Extra::McastAdd(wire::ethernet::MacAddr([1; 6]));
-        let packet = parse(&[slot(60, 0, tx_flags::EXTRA_INFO), extra(multicast, false)]).unwrap();
-        assert!(packet.list_change.is_some() && packet.extras == 1);
+        let change = [slot(60, 0, tx_flags::EXTRA_INFO), extra(multicast, false)];
+        let (packet, _, requests) = parse(&change).unwrap();
+        assert!(packet.list_change.is_some() && requests.extras == 1);
     }
 
     #[test]
     fn empty_fragments_are_answered_and_left_out_xsa_448() {
         let sizes = |slots: &[TxRequest]| {
-            let packet = parse(slots).unwrap();
-            assert!(!packet.refused && packet.fragments.len() == slots.len());
-            packet.fragments.iter().map(|f| f.size).collect::<Vec<_>>()
+            let (packet, sizes, requests) = parse(slots).unwrap();
+            assert!(!packet.refused && requests.ids.len() == slots.len());
+            sizes
         };
-        assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 0, 0)]), [100, 0]);
-        assert_eq!(sizes(&[slot(100, 0, MORE), slot(100, 0, 0)]), [0, 100]);
-        assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 4096, MORE), slot(40, 0, 0)]), [60, 0, 40]);
+        assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 0, 0)]), [100]);
+        assert_eq!(sizes(&[slot(100, 0, MORE), slot(100, 0, 0)]), [100]);
+        assert_eq!(sizes(&[slot(100, 0, MORE), slot(0, 4096, MORE), slot(40, 0, 0)]), [60, 40]);
         // As many fragments as a frame may have, and one slot more.
         let mut chain = vec![slot(1800, 0, MORE), slot(0, 0, MORE)];
         chain.extend([slot(100, 0, MORE); 16]);
         chain.push(slot(100, 0, 0));
-        assert_eq!(sizes(&chain).iter().filter(|size| **size > 0).count(), FRAGMENTS_MAX);
+        assert_eq!(sizes(&chain).len(), FRAGMENTS_MAX);
         // They count as slots.
         let mut chain = vec![slot(100, 0, MORE)];
         chain.extend([slot(0, 0, MORE); 30]);
@@ -299,24 +318,26 @@ mod tests {
                 })
                 .collect();
             let mut asked = Vec::new();
-            let mut packet = Packet::default();
-            let parsed = packet.parse(slots.len().try_into().unwrap(), supplied, |n| {
+            let (mut fragments, mut requests) = (ArrayVec::new(), Requests::default());
+            let present = slots.len().try_into().unwrap();
+            let slot = |n| {
                 asked.push(n);
                 slots[n as usize]
-            });
+            };
+            let parsed = Packet::parse(present, supplied, slot, &mut fragments, &mut requests);
             // Every slot once and in order: nothing is read twice (XSA-155).
             prop_assert!(asked.iter().copied().eq((0..).take(asked.len())));
-            if parsed.is_ok() {
+            if let Ok(packet) = parsed {
                 prop_assert_eq!(asked.len(), packet.slots as usize);
-                let answered = packet.fragments.len() + usize::from(packet.extras);
+                let answered = requests.ids.len() + usize::from(requests.extras);
                 prop_assert_eq!(answered, packet.slots as usize);
-                let sum: usize = packet.fragments.iter().map(|f| usize::from(f.size)).sum();
-                prop_assert_eq!(sum, usize::from(packet.len.saturating_sub(supplied)));
-                for f in &packet.fragments {
-                    prop_assert!(usize::from(f.offset) + usize::from(f.size) <= 4096);
+                let sum: usize = fragments.iter().map(|f| usize::from(f.len)).sum();
+                let is_whole = sum == usize::from(packet.len.saturating_sub(supplied));
+                prop_assert!(packet.refused || is_whole);
+                for f in &fragments {
+                    let Place::Grant(granted) = f.place else { panic!("granted") };
+                    prop_assert!(f.len > 0 && usize::from(granted.offset + f.len) <= 4096);
                 }
-                let filled = packet.fragments.iter().filter(|f| f.size > 0).count();
-                prop_assert!(packet.refused || filled <= FRAGMENTS_MAX);
                 prop_assert!(packet.slots < 2 * SLOTS_FATAL);
             }
         }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrayvec::ArrayVec;
-use hypervisor::{Counted, EventChannel, GrantRef, Granted, Hypervisor, PAGE_SIZE};
+use hypervisor::{Counted, EventChannel, Hypervisor, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use port::{
-    Armed, Body, Broken, Budget, Event, Fragment, Frame, Ingress, Outcome, Outcomes, Received,
-    WINDOW, Window,
+    Armed, Body, Broken, Budget, Event, Frame, Ingress, Outcome, Outcomes, Received, WINDOW, Window,
 };
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage, SharedPage};
@@ -17,7 +15,7 @@ use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 use crate::completions::Completions;
 use crate::headers::{PacketAccess, is_cut};
 use crate::multicast::{ListChange, MulticastList};
-use crate::request::{FRAME_MIN, Fault, Packet, SLOTS_FATAL};
+use crate::request::{FRAME_MIN, Fault, Packet, Requests, fragment};
 use crate::{EventRing, GrantUse};
 
 /// A TX ring and the frames taken off it that are not yet answered.
@@ -28,7 +26,6 @@ pub struct TxQueue<H: Hypervisor> {
     window: Window,
     /// The response for the frame in each slot of the window.
     pending: Box<[PendingResponse]>,
-    packet: Packet,
     /// The groups that the frontend wants, if it may say so.
     list: Option<Arc<MulticastList>>,
     completions: Completions,
@@ -39,8 +36,7 @@ pub struct TxQueue<H: Hypervisor> {
 struct PendingResponse {
     /// Where on the ring the first of them lies.
     index: u32,
-    ids: ArrayVec<u16, { SLOTS_FATAL as usize }>,
-    extras: u8,
+    requests: Requests,
 }
 
 impl<H: Hypervisor> Ingress for TxQueue<H> {
@@ -108,8 +104,7 @@ impl<H: Hypervisor> TxQueue<H> {
         completions: Completions,
     ) -> Self {
         let pending = vec![PendingResponse::default(); WINDOW].into();
-        let (window, packet) = (Window::new(), Packet::default());
-        Self { ring, event, access, window, pending, packet, list: None, completions }
+        Self { ring, event, access, window: Window::new(), pending, list: None, completions }
     }
 
     /// Changes this list as the frontend says.
@@ -178,15 +173,16 @@ impl<H: Hypervisor> TxQueue<H> {
         frame.header_len = self.access.private_len(request.size);
         self.access.read_header_page(index, frame);
         self.ring.consume(1);
+        frame.fragments.clear();
         let body = TxRequest { size: request.size - header, ..request };
         if body.size > 0 {
             frame.fragments.push(fragment(body));
         }
         let pending = &mut self.pending[slot];
         pending.index = index;
-        pending.ids.clear();
-        pending.ids.push(request.id);
-        pending.extras = 0;
+        pending.requests.ids.clear();
+        pending.requests.ids.push(request.id);
+        pending.requests.extras = 0;
         Some(slot)
     }
 
@@ -199,57 +195,44 @@ impl<H: Hypervisor> TxQueue<H> {
         budget: &mut Budget,
         received: &mut Received,
     ) -> Result<Option<usize>, Fault> {
-        let ring = &self.ring;
-        let index = ring.consumed();
-        let header_max = self.access.header_max();
-        self.packet.parse(present, header_max, |n| if n == 0 { first } else { ring.peek(n) })?;
-        self.ring.consume(self.packet.slots);
-        // Its headers, and so its segments, are not known yet.
-        budget.charge(self.packet.slots, self.packet.len.into());
-        if let Some(change) = self.packet.list_change {
-            self.change_list(index, change, received);
-            return Ok(None);
-        }
-        if self.packet.refused {
-            self.refuse(index, status::ERROR);
-            received.malformed += 1;
-            return Ok(None);
-        }
         let Some((slot, frame)) = self.window.push() else { return Ok(None) };
-        let Packet { fragments, extras, len, gso, .. } = &self.packet;
-        describe(frame, *len, fragments[0].flags, *gso);
-        frame.header_len = match gso {
-            Some(_) => self.access.private_len_before_segments(*len, fragments[0].size),
-            None => self.access.private_len(*len),
+        let (ring, pending) = (&self.ring, &mut self.pending[slot]);
+        pending.index = ring.consumed();
+        let read = |n| if n == 0 { first } else { ring.peek(n) };
+        let (header_max, fragments) = (self.access.header_max(), &mut frame.fragments);
+        let packet = Packet::parse(present, header_max, read, fragments, &mut pending.requests);
+        let packet = match packet {
+            Ok(packet) => packet,
+            Err(fault) => {
+                self.window.undo_push();
+                return Err(fault);
+            }
         };
-        self.access.read_header_page(index, frame);
-        frame.fragments.extend(fragments.iter().copied().filter(|f| f.size > 0).map(fragment));
-        let pending = &mut self.pending[slot];
-        pending.index = index;
-        pending.ids.clear();
-        pending.ids.extend(fragments.iter().map(|f| f.id));
-        pending.extras = *extras;
+        self.ring.consume(packet.slots);
+        // Its headers, and so its segments, are not known yet.
+        budget.charge(packet.slots, packet.len.into());
+        if packet.refused || packet.list_change.is_some() {
+            let changed = packet.list_change.is_some_and(|change| self.change_list(change));
+            received.requests += u64::from(changed);
+            received.malformed += u64::from(!changed);
+            let status = if changed { status::OKAY } else { status::ERROR };
+            self.pending[slot].answer(&mut self.ring, status);
+            self.window.undo_push();
+            return Ok(None);
+        }
+        describe(frame, packet.len, packet.flags, packet.gso);
+        let first = frame.fragments.first().map_or(0, |fragment| fragment.len);
+        frame.header_len = match packet.gso {
+            Some(_) => self.access.private_len_before_segments(packet.len, first),
+            None => self.access.private_len(packet.len),
+        };
+        self.access.read_header_page(pending.index, frame);
         Ok(Some(slot))
     }
 
-    /// Answers a packet that never becomes a frame, whose first request is `index`.
-    fn refuse(&mut self, index: u32, status: i16) {
-        let ids = self.packet.fragments.iter().map(|f| f.id);
-        answer(&mut self.ring, index, ids, self.packet.extras, status);
-    }
-
-    /// Changes the list of groups. A frontend that may not, or whose list is full, gets an error.
-    fn change_list(&mut self, index: u32, change: ListChange, received: &mut Received) {
-        match self.list.as_ref().is_some_and(|list| list.change(change)) {
-            true => {
-                self.refuse(index, status::OKAY);
-                received.requests += 1;
-            }
-            false => {
-                self.refuse(index, status::ERROR);
-                received.malformed += 1;
-            }
-        }
+    /// Changes the list of groups. Returns whether that was done: a frontend that may not, or whose list is full, gets an error.
+    fn change_list(&self, change: ListChange) -> bool {
+        self.list.as_ref().is_some_and(|list| list.change(change))
     }
 
     /// Parses the fresh frames' headers; those that are unsound are answered and released.
@@ -325,12 +308,6 @@ fn is_whole(request: TxRequest, header: u16) -> bool {
     !chained && request.size >= FRAME_MIN && end <= PAGE_SIZE
 }
 
-#[inline]
-fn fragment(request: TxRequest) -> Fragment {
-    let TxRequest { gref, offset, size, .. } = request;
-    Fragment::granted(Granted { gref: GrantRef(gref), offset, mapped: None }, size)
-}
-
 /// Fills in what the requests say but the fragments and how much is private.
 #[inline]
 fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
@@ -339,7 +316,6 @@ fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
     frame.gso = gso;
     frame.checksum =
         Checksum::from_flags(flag(tx_flags::CSUM_BLANK), flag(tx_flags::DATA_VALIDATED));
-    frame.fragments.clear();
 }
 
 /// Parses the private header and checks it against what the frontend asked for. From here on
@@ -375,9 +351,9 @@ impl PendingResponse {
     #[inline(always)]
     fn answer<P: SharedPage>(&self, ring: &mut BackRing<Tx, P>, status: i16) {
         // One request without an extra is what nearly every packet is.
-        match (&*self.ids, self.extras) {
+        match (&*self.requests.ids, self.requests.extras) {
             ([id], 0) => ring.answer(self.index, TxResponse { id: *id, status }),
-            (ids, extras) => answer(ring, self.index, ids.iter().copied(), extras, status),
+            (ids, extras) => answer(ring, self.index, ids, extras, status),
         }
     }
 }
@@ -388,22 +364,15 @@ impl PendingResponse {
 fn answer<P: SharedPage>(
     ring: &mut BackRing<Tx, P>,
     index: u32,
-    ids: impl Iterator<Item = u16>,
+    ids: &[u16],
     extras: u8,
     status: i16,
 ) {
-    let (mut index, mut extras) = (index, extras);
-    let mut respond = |id, status| {
-        ring.answer(index, TxResponse { id, status });
-        index = index.wrapping_add(1);
-    };
-    for id in ids {
-        respond(id, status);
-        // Right after the first, as Linux's netback does.
-        for _ in 0..std::mem::take(&mut extras) {
-            respond(0, status::NULL);
-        }
-    }
+    let responses = ids.iter().map(|id| TxResponse { id: *id, status });
+    // Right after the first, as Linux's netback does.
+    let null = TxResponse { id: 0, status: status::NULL };
+    let extras = std::iter::repeat_n(null, extras.into());
+    ring.answer_each(index, responses.clone().take(1).chain(extras).chain(responses.skip(1)));
 }
 
 #[cfg(test)]

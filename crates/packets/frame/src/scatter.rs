@@ -42,6 +42,9 @@ impl<'a> ScatterList<'a> {
         }
         match body {
             Body::Granted { memory, mapped } => {
+                if !memory.has_addresses(mapped) {
+                    return None;
+                }
                 let mut ranges = ArrayVec::<DmaRange<'a>, FRAGMENTS_MAX>::new();
                 for fragment in &frame.fragments {
                     let Place::Grant(granted) = fragment.place else { return None };

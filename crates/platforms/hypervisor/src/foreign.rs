@@ -11,9 +11,9 @@ use std::mem::take;
 
 use shm::Region;
 
-use crate::copies::{COPIES_MAX, Copies as _};
+use crate::copies::{COPIES_MAX, Copies};
 use crate::dma::{DmaHold, DmaRange};
-use crate::grant::{Dest, MappedGrants};
+use crate::grant::{Dest, MappedGrants, Source};
 use crate::hypervisor::Hypervisor;
 use crate::pages::{Granted, MappedPages};
 
@@ -83,6 +83,12 @@ pub trait GrantedMemory: Any + Send + Sync {
         to: &mut Target<'_>,
     ) -> bool;
 
+    /// Whether a device may find addresses here. Where not, [`dma_map`](Self::dma_map) finds none.
+    fn has_addresses(&self, mapped: Option<MappedPages<'_>>) -> bool {
+        let _ = mapped;
+        true
+    }
+
     /// Finds the addresses at which a device can read the bytes, as an IOMMU does, and sets each
     /// range's address. The addresses are valid while `mapped` is borrowed, and as long as a
     /// [hold](Self::dma_hold) lives that was taken before.
@@ -120,14 +126,34 @@ impl<H: Hypervisor> PeerMemory<H> {
         let mut readable = true;
         for some in batch.chunks(COPIES_MAX) {
             let mut copies = H::Copies::default();
-            for copy in some {
-                let Some(dest) = dest(copy) else { return false };
-                copies.push(copy.from.source(peer, mapped.as_ref(), copy.len), dest, copy.len);
+            // Asked once for a batch, rather than of each copy.
+            let have_places = match &mapped {
+                None => push_each(&mut copies, some, |copy| copy.from.granted(peer), &mut dest),
+                Some(pages) => {
+                    let source = |copy: &CopyOut| copy.from.source(peer, Some(pages), copy.len);
+                    push_each(&mut copies, some, source, &mut dest)
+                }
+            };
+            if !have_places {
+                return false;
             }
             readable &= hypervisor.perform(&mut copies);
         }
         readable
     }
+}
+
+/// Adds copies to a batch. Returns false at one that has no place.
+#[inline(always)]
+fn push_each<'a, 'b: 'a, P: 'b>(
+    copies: &mut impl Copies<'a, P>,
+    batch: &[CopyOut],
+    source: impl Fn(&CopyOut) -> Source<'a, P>,
+    dest: &mut impl FnMut(&CopyOut) -> Option<Dest<'b, P>>,
+) -> bool {
+    batch
+        .iter()
+        .all(|copy| dest(copy).map(|dest| copies.push(source(copy), dest, copy.len)).is_some())
 }
 
 impl<H: Hypervisor> GrantedMemory for PeerMemory<H> {
@@ -152,6 +178,10 @@ impl<H: Hypervisor> GrantedMemory for PeerMemory<H> {
                 })
             }
         }
+    }
+
+    fn has_addresses(&self, mapped: Option<MappedPages<'_>>) -> bool {
+        H::DMA_REACHES_UNMAPPED || mapped.is_some()
     }
 
     fn dma_map<'a>(&'a self, mapped: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]) {

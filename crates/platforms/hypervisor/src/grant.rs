@@ -186,12 +186,17 @@ impl Granted {
         mapped: Option<&'a MappedGrants<'a, P>>,
         len: u16,
     ) -> Source<'a, P> {
-        let Self { gref, offset, .. } = self;
         let place = mapped.and_then(|mapped| mapped.pages.find(self, len));
         match (mapped, place) {
-            (Some(pages), Some(place)) => Source::MappedGrant { pages, place, offset },
-            _ => Source::Grant { peer, gref, offset },
+            (Some(pages), Some(place)) => Source::MappedGrant { pages, place, offset: self.offset },
+            _ => self.granted(peer),
         }
+    }
+
+    /// The bytes as the source of a copy, wherever they are mapped.
+    #[inline]
+    pub fn granted<P>(self, peer: &P) -> Source<'_, P> {
+        Source::Grant { peer, gref: self.gref, offset: self.offset }
     }
 }
 

@@ -34,6 +34,9 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Whether pages can be mapped [unpinned](GrantMap::unpinned).
     const UNPINNED_MAPPINGS: bool = false;
 
+    /// Whether a device reaches pages that are not mapped in this domain.
+    const DMA_REACHES_UNMAPPED: bool = false;
+
     /// Whether a backend that resumes a guest's rings can have guest copies there: the frontend can notice
     /// that the earlier backend's copies are gone.
     const RESUMES_GUEST_COPIES: bool = false;

@@ -92,6 +92,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
 
     const COPIES_PER_HYPERCALL: usize = H::COPIES_PER_HYPERCALL;
     const UNPINNED_MAPPINGS: bool = H::UNPINNED_MAPPINGS;
+    const DMA_REACHES_UNMAPPED: bool = H::DMA_REACHES_UNMAPPED;
     const RESUMES_GUEST_COPIES: bool = H::RESUMES_GUEST_COPIES;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {

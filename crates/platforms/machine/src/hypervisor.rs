@@ -279,6 +279,7 @@ impl Hypervisor for Machine {
     type Copies<'a> = PlainCopies<'a, Self::Peer>;
 
     const UNPINNED_MAPPINGS: bool = true;
+    const DMA_REACHES_UNMAPPED: bool = true;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         let domains = self.domains();

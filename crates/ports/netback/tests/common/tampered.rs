@@ -58,6 +58,7 @@ impl Hypervisor for Tampered {
     type Copies<'a> = PlainCopies<'a, Self::Peer>;
 
     const UNPINNED_MAPPINGS: bool = true;
+    const DMA_REACHES_UNMAPPED: bool = true;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         self.machine.peer(domain)

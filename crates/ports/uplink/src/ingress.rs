@@ -45,9 +45,17 @@ pub struct TapIngress {
     last: (usize, u64),
     /// Whether the device can be read by a ring.
     reads_together: bool,
-    /// Whether the last turn found the end of the frames.
+    /// Whether the last turn found the end of the frames, or leaves it to the tap's event.
     is_drained: bool,
+    /// Turns in a row that had a single frame.
+    lone: u8,
 }
+
+/// After so many turns with a single frame, those that follow take one and do not look for the end: that is a system call which finds nothing, where
+/// the tap's event tells as much.
+pub(crate) const LONE: u8 = 16;
+/// So many of them, before one looks whether frames come one by one still: a turn for each frame of a burst is dearer than such calls.
+pub(crate) const UNCHECKED: u8 = 4;
 
 impl TapIngress {
     /// Reads frames from `tap` into `buffers`. A frame that does not fit is dropped.
@@ -66,6 +74,7 @@ impl TapIngress {
             last: (1, 0),
             reads_together: cost == Budget::SYSTEM_CALL,
             is_drained: false,
+            lone: 0,
         }
     }
 
@@ -242,17 +251,24 @@ impl Ingress for TapIngress {
         &self.window
     }
 
-    /// Reads what is there. Where there are rings, a frame that comes alone is one call, which finds that it was the last, and otherwise two.
+    /// Reads what is there. Where there are rings, a frame that comes alone is one call, which finds that it was the last, and otherwise two. Where
+    /// frames come one by one, it reads one, and the tap's event tells of others.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.is_drained = false;
+        let takes_one = self.lone >= LONE;
         let before = received.fresh;
         let limit = if has_rings() { BYTES_OF_TURN } else { u64::MAX };
-        let may_read_together = self.buffers.are_single() && budget.bounds_only_work();
+        let may_read_together =
+            !takes_one && self.buffers.are_single() && budget.bounds_only_work();
         let bytes = budget.within(limit, u64::MAX, |budget| {
             let most = budget.bytes();
             let mut more = true;
             while more && !budget.is_spent() {
                 let taken = (received.fresh - before, most - budget.bytes());
+                if takes_one && taken.0 > 0 {
+                    self.is_drained = true;
+                    break;
+                }
                 // The first such read finds out whether the kernel can.
                 let together = self.reads_together && may_read_together;
                 let next = if together { self.next_read(taken, *budget) } else { 1 };
@@ -268,6 +284,13 @@ impl Ingress for TapIngress {
         if frames > 0 {
             self.last = (frames, bytes);
         }
+        self.lone = match frames {
+            1 if self.lone < LONE + UNCHECKED => self.lone + u8::from(self.is_drained),
+            // The next turn looks.
+            1 => LONE - 1,
+            0 => self.lone,
+            _ => 0,
+        };
         Ok(())
     }
 
@@ -284,7 +307,7 @@ impl Ingress for TapIngress {
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {
-        // The tap's event is edge-triggered. The tap was read until it was empty, or its event is still pending.
+        // The tap's event comes as long as there are frames.
         Ok(self.again.take().map_or(Armed::Asleep, Armed::Until))
     }
 }

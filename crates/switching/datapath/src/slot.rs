@@ -94,6 +94,10 @@ pub(crate) struct Slot {
     past: Option<Instant>,
     /// Whether its events are not heard before it is due.
     rests: bool,
+    /// Whether its first event is that of its frames, and silent once they are read.
+    announces_frames: bool,
+    /// Whether that event comes as long as there are frames, and not only with more of them.
+    hears_all: bool,
     /// Events in a row that brought no work.
     empty_events: u32,
     last_work: Instant,
@@ -113,6 +117,8 @@ impl Slot {
         let token = index as u64;
         watch(epoll, &entry.events, token)?;
         let has_inbox = entry.room_of.is_some_and(|queue| entry.port.inbox(queue).is_some());
+        let announces_frames =
+            entry.room_of.is_some() && entry.events.first().is_some_and(|event| event.is_of_work());
         Ok(Self {
             entry,
             token,
@@ -123,6 +129,8 @@ impl Slot {
             due: None,
             past: None,
             rests: false,
+            announces_frames,
+            hears_all: true,
             empty_events: 0,
             last_work: Instant::now(),
             prediction: Prediction::default(),
@@ -195,16 +203,26 @@ impl Slot {
 
     /// Whether this is the event of its frames, and silent once they are read.
     pub(crate) fn is_of_frames(&self, token: u64) -> bool {
-        token == self.token
-            && self.entry.room_of.is_some()
-            && self.entry.events.first().is_some_and(|event| event.is_of_work())
+        token == self.token && self.announces_frames
     }
 
     /// Gives it a turn for a frame whose event was not taken, if it waits for that. Returns whether it does.
     pub(crate) fn activate_predicted(&mut self) -> bool {
-        let waits = !self.active && !self.blocked && !self.rests && self.is_of_frames(self.token);
+        let waits = !self.active && !self.blocked && !self.rests && self.announces_frames;
         self.active |= waits;
         waits
+    }
+
+    /// Sets whether it can take frames now. While it cannot, their event would wake the worker without end, and comes with more frames only.
+    pub(crate) fn set_takes_frames(&mut self, epoll: &OwnedFd, takes: bool) {
+        if !self.announces_frames || self.rests || self.hears_all == takes {
+            return;
+        }
+        let (event, data) = (&self.entry.events[0], EventData::new_u64(self.token));
+        let flags = if takes { EventFlags::IN } else { EventFlags::IN | EventFlags::ET };
+        if epoll::modify(epoll, event, data, flags).is_ok() {
+            self.hears_all = takes;
+        }
     }
 
     /// An event brought room for frames that waited.
@@ -228,7 +246,9 @@ impl Slot {
         }
         self.active = true;
         // What came meanwhile is announced then. It fails if the kernel is short of memory.
-        self.rests = self.rests && watch(epoll, &self.entry.events, self.token).is_err();
+        if self.rests && watch(epoll, &self.entry.events, self.token).is_ok() {
+            (self.rests, self.hears_all) = (false, true);
+        }
     }
 
     /// When it must be polled again, even without an event.
@@ -280,7 +300,10 @@ fn take(events: &[Arc<dyn Event>], token: u64) {
 fn watch(epoll: &OwnedFd, events: &[Arc<dyn Event>], token: u64) -> Result<(), Errno> {
     for (number, event) in (0_u64..).zip(events) {
         let data = EventData::new_u64(token | number << EVENT_SHIFT);
-        let flags = EventFlags::IN | EventFlags::ET;
+        let flags = match event.is_of_work() {
+            true => EventFlags::IN,
+            false => EventFlags::IN | EventFlags::ET,
+        };
         match epoll::add(epoll, event, data, flags) {
             // One event channel for both rings.
             Ok(()) | Err(Errno::EXIST) => {}

@@ -528,6 +528,7 @@ impl Worker {
     fn set_armed(&mut self, index: usize, armed: Armed, late: Option<Duration>, now: Instant) {
         let Some(slot) = self.slots[index].as_mut() else { return };
         slot.active = armed == Armed::Ready;
+        slot.set_takes_frames(&self.epoll, !slot.blocked && !matches!(armed, Armed::Until(_)));
         let (until, past) = match armed {
             Armed::Until(due) => (Some(due), None),
             Armed::AsleepPast(past) => (None, Some(past)),

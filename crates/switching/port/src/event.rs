@@ -8,15 +8,15 @@ use hypervisor::EventChannel;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Something that announces work. Its descriptor becomes readable with an event and is waited for
-/// edge-triggered.
+/// edge-triggered, unless the event [is of work](Self::is_of_work).
 pub trait Event: AsFd + Send + Sync {
     /// Takes pending events, so that the next one makes a new edge. Never blocks.
     ///
     /// Call it before polling for work, never after: an event in between would be lost.
     fn take(&self);
 
-    /// Whether its descriptor is readable exactly while there is work, as that of a tap is. Then a queue may have a turn before its event was
-    /// polled for, and be armed before it has taken everything: the event that is still pending tells of the rest, and is silent if there is none.
+    /// Whether its descriptor is readable exactly while there is work, as that of a tap is. It is waited for level-triggered, so a queue may have a turn
+    /// before its event was polled for, and be armed before it has taken everything: the event tells of the rest, and is silent if there is none.
     fn is_of_work(&self) -> bool {
         false
     }

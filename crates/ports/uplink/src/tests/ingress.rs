@@ -10,6 +10,7 @@ use wire::virtio_net::flags;
 use super::egress::finish;
 use super::network::{in_own_network, ip};
 use super::*;
+use crate::ingress::{LONE, UNCHECKED};
 use crate::tap::{Tap, TapOffload, TapQueue};
 use crate::{Macvtap, TapEgress, packet};
 
@@ -161,6 +162,32 @@ fn a_turn_ends_even_if_all_frames_are_malformed() {
     }
     receiver.ingress.receive(&mut Budget::default(), &mut receiver.received).unwrap();
     assert_eq!((receiver.received.malformed, receiver.received.fresh), (turn.into(), 0));
+}
+
+/// The tap's event tells of another frame, so a turn does not look for the end again and again.
+#[test]
+fn of_frames_that_came_one_by_one_for_long_a_turn_takes_one() {
+    let (mut receiver, frame) = (Receiver::new(LARGE), tcp(100));
+    let mut turn = |frames| {
+        (0..frames).for_each(|_| send(&receiver.behind, VirtioNetHdr::default(), &frame));
+        receiver.received.clear();
+        receiver.ingress.receive(&mut Budget::default(), &mut receiver.received).unwrap();
+        receiver.release();
+        assert!(receiver.ingress.is_drained());
+        receiver.received.fresh
+    };
+    // After so many turns with one frame each, how many of two.
+    let mut taken_after = |turns: u8| {
+        (0..turns).for_each(|_| assert_eq!(turn(1), 1));
+        let taken = turn(2);
+        assert_eq!(turn(0), 2 - taken);
+        taken
+    };
+    assert_eq!(taken_after(LONE - 1), 2);
+    assert_eq!(taken_after(LONE), 1);
+    // Now and then one looks: the last two turns had one frame too.
+    assert_eq!(taken_after(UNCHECKED - 1), 2);
+    assert_eq!(taken_after(LONE - 1), 2);
 }
 
 /// TCP behind a label, which the parser does not know, from a tap to another one.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use datapath::{Config, PortParts};
 use port::{
     Armed, Body, Broken, Budget, Egress, Event, Ingress, Outcome, Outcomes, Queue, Received,
-    Window, linearise,
+    WINDOW, Window, linearise,
 };
 use port_testing::{FakeEgress, Sender};
 use shm::Region;
@@ -24,6 +24,10 @@ struct End {
     socket: UnixDatagram,
     /// How often it was read.
     reads: AtomicUsize,
+    /// How many frames that brought.
+    frames: AtomicUsize,
+    /// How many turns its queue had.
+    turns: AtomicUsize,
 }
 
 impl AsFd for End {
@@ -58,6 +62,7 @@ impl Ingress for EndIngress {
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.is_drained = false;
+        self.end.turns.fetch_add(1, Ordering::Relaxed);
         while !budget.is_spent() {
             let Some((_, frame)) = self.window.push() else { break };
             self.end.reads.fetch_add(1, Ordering::Relaxed);
@@ -67,6 +72,7 @@ impl Ingress for EndIngress {
                 self.is_drained = true;
                 break;
             };
+            self.end.frames.fetch_add(1, Ordering::Relaxed);
             frame.set_header(&bytes[..len]).unwrap();
             budget.charge(Budget::SYSTEM_CALL, len);
             received.fresh += 1;
@@ -129,7 +135,8 @@ fn bridge() -> (Box<dyn Egress>, UnixDatagram, Arc<End>, Box<dyn Ingress>) {
     let (to, socket) = UnixDatagram::pair().unwrap();
     let first = to.try_clone().unwrap();
     socket.set_nonblocking(true).unwrap();
-    let end = Arc::new(End { socket, reads: AtomicUsize::new(0) });
+    let [reads, frames, turns] = std::array::from_fn(|_| AtomicUsize::new(0));
+    let end = Arc::new(End { socket, reads, frames, turns });
     let (window, no_body) = (Window::new(), [].into());
     let ingress = EndIngress { end: end.clone(), window, no_body, is_drained: false };
     let egress = FakeEgress::new(move |frame, body| {
@@ -225,4 +232,32 @@ fn a_frame_that_circulates_starves_nobody() {
         wait_until("a frame of another port", || third[1].egress.take().len() == 1);
     }
     refresh(&switch.datapath);
+}
+
+/// Nor does what nobody can take yet: a worker that was woken for it without end would have no time for others.
+#[test]
+fn frames_that_wait_for_room_wake_the_worker_a_few_times() {
+    let switch = switch();
+    let (_, first, end, far) = bridge();
+    let (receiver, egress) = Receiver::with_room(0);
+    connect(&switch, far, egress);
+    let sent: Vec<_> = (0..100).map(|n| frame([2; 6], [4; 6], 100, n)).collect();
+    let (frames, again) = (sent.clone(), first.try_clone().unwrap());
+    // The socket may have less room.
+    let sender = std::thread::spawn(move || {
+        frames.iter().for_each(|frame| assert_eq!(first.send(frame).unwrap(), frame.len()));
+    });
+    wait_until("a full window", || end.frames.load(Ordering::Relaxed) == WINDOW);
+    let turns = || end.turns.load(Ordering::Relaxed);
+    let before = turns();
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(turns() - before < 8, "{} turns", turns() - before);
+    receiver.make_room(sent.len());
+    wait_until("all frames", || receiver.count() == sent.len());
+    assert_eq!(receiver.take(), sent);
+    sender.join().unwrap();
+    // What comes next wakes it.
+    again.send(&sent[0]).unwrap();
+    receiver.make_room(1);
+    wait_until("one more", || receiver.count() == 1);
 }

@@ -68,7 +68,7 @@ pub struct Granted {
 pub struct MappedAt(NonZero<u16>);
 
 impl MappedAt {
-    /// A place, but not the last of 65,536: this is a hint, which may be missing.
+    /// None for place 65,535, whose number does not fit: a hint may be missing.
     #[inline]
     #[must_use]
     pub fn new(place: u16) -> Option<Self> {

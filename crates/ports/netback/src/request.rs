@@ -61,7 +61,7 @@ pub(crate) struct Requests {
 pub(crate) struct Packet {
     /// Bytes of the whole packet.
     pub(crate) len: u16,
-    /// Those of its first request.
+    /// The flags of its first request.
     pub(crate) flags: u16,
     /// From the GSO extra.
     pub(crate) gso: Option<Gso>,
@@ -78,7 +78,8 @@ impl Packet {
     /// slot is read once. The first `supplied` bytes of the packet, or all of a shorter one,
     /// are not in its fragments.
     ///
-    /// The fragments are those of some bytes, in order, each inside its page; with `supplied` their lengths add up to the packet's, unless it is refused.
+    /// `fragments` gets those that are not empty, in order, each inside its page. With `supplied` their lengths add up to the packet's, unless it is
+    /// refused.
     #[inline]
     pub(crate) fn parse(
         present: u32,

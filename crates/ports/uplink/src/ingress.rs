@@ -51,10 +51,10 @@ pub struct TapIngress {
     lone: u8,
 }
 
-/// After so many turns with a single frame, those that follow take one and do not look for the end: that is a system call which finds nothing, where
-/// the tap's event tells as much.
+/// After so many turns with a single frame, a turn takes one and leaves it to the tap's event to tell of another: a read that finds nothing is a system
+/// call.
 pub(crate) const LONE: u8 = 16;
-/// So many of them, before one looks whether frames come one by one still: a turn for each frame of a burst is dearer than such calls.
+/// So many such turns come before one that reads to the end, which finds out whether frames come in bursts by now.
 pub(crate) const UNCHECKED: u8 = 4;
 
 impl TapIngress {

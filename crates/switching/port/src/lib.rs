@@ -257,7 +257,7 @@ pub trait Ingress: Any + Send {
     /// The queue cannot be used any more. Its frames are dropped with it.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken>;
 
-    /// Whether the last [`receive`](Self::receive) found no more frames. A worker that does not poll then [arms](Self::arm) the queue at once,
+    /// Whether the last [`receive`](Self::receive) found no more frames, or leaves those to an event that [is of work](Event::is_of_work). A worker that does not poll then [arms](Self::arm) the queue at once,
     /// which polls for frames that came meanwhile: another poll would be a system call, or code that is not in the cache. The default is false.
     fn is_drained(&self) -> bool {
         false

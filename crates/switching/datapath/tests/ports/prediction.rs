@@ -234,7 +234,7 @@ fn a_frame_that_circulates_starves_nobody() {
     refresh(&switch.datapath);
 }
 
-/// Nor does what nobody can take yet: a worker that was woken for it without end would have no time for others.
+/// While nobody can take a queue's frames, their event does not wake the worker without end: it would have no time for others.
 #[test]
 fn frames_that_wait_for_room_wake_the_worker_a_few_times() {
     let switch = switch();
